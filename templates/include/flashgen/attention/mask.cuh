@@ -1,0 +1,38 @@
+#pragma once
+// A mask owns its range of key blocks and its test of one score. Rows and keys count from 0 in their sequences; query i stands at key
+// position i + Sk - Sq, so that the last query sees the last key.
+#include <flashgen/attention/params.h>
+
+namespace flashgen {
+
+// Of a tile of query rows: key blocks [0, end) are computed, [0, full) of them need no test.
+struct BlockRange {
+  int end, full;
+};
+
+struct FullMask {
+  static constexpr bool kUnevenRows = false;  // whether tiles of later rows take longer
+
+  template <int kBlockM, int kBlockN>
+  __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int) {
+    return {(params.seqlen_k + kBlockN - 1) / kBlockN, params.seqlen_k / kBlockN};
+  }
+  // Keys [0, end_key) are visible to the row.
+  __device__ __forceinline__ static int end_key(ForwardParams const& params, int) { return params.seqlen_k; }
+};
+
+struct CausalMask {
+  static constexpr bool kUnevenRows = true;
+
+  template <int kBlockM, int kBlockN>
+  __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int m_block) {
+    int const first = m_block * kBlockM + params.seqlen_k - params.seqlen_q;  // key position of the tile's first row
+    int const end = min(first + kBlockM, params.seqlen_k);                    // <= 0: the tile's rows see nothing
+    return {(end + kBlockN - 1) / kBlockN, max(min(first + 1, params.seqlen_k), 0) / kBlockN};
+  }
+  __device__ __forceinline__ static int end_key(ForwardParams const& params, int row) {
+    return min(params.seqlen_k, row + 1 + params.seqlen_k - params.seqlen_q);
+  }
+};
+
+}  // namespace flashgen

@@ -1,0 +1,198 @@
+#pragma once
+// A consumer warpgroup: 64 query rows of each tile against all their key blocks, last block first (FlashAttention-3, Shah et al. 2024).
+//
+// With kOverlap the products of two blocks are in flight while one's softmax runs; with kPingPong two warpgroups take turns, so that one's
+// softmax hides behind the other's products:
+//   warpgroup 0: | S(n) O(n+1) issued | softmax(n) ........ | S(n-1) O(n) issued | ...
+//   warpgroup 1: | softmax(n+1) ..... | S(n) O(n+1) issued  | softmax(n) ....... | ...
+#include <flashgen/attention/softmax.cuh>
+#include <flashgen/common/pipeline.cuh>
+#include <flashgen/common/wgmma.cuh>
+#include <flashgen/fa3/epilogue.cuh>
+
+namespace flashgen::fa3 {
+
+template <class Config>
+struct Consumer {
+  using Element = typename Config::Element;
+  using T = Tiles<Config>;
+  using Mask = typename Config::Mask;
+  static constexpr int kBlockM = Config::kBlockM, kBlockN = Config::kBlockN, kWarpgroups = Config::kConsumerWarpgroups;
+
+  ForwardParams const& params;
+  Smem<Config>& smem;
+  int const warpgroup, thread;
+  Descriptor const q_tile, k_tiles, v_tiles;
+  PipelineState<Config::kStages> k, v;
+  float scores[kBlockN / 2];             // S, then P in float32
+  float acc[Config::kHeadDimV / 2];      // O, not yet normalised
+  uint32_t p[kBlockN / 4];               // P as A operand: 16-bit pairs
+  Softmax<kBlockN> softmax;
+  int accumulate = 0;                    // 0: the tile's next O product starts from zero
+
+  __device__ __forceinline__ Consumer(ForwardParams const& params, Smem<Config>& smem, int warpgroup, int thread)
+      : params(params), smem(smem), warpgroup(warpgroup), thread(thread), q_tile(T::Q::k_major(smem.q + warpgroup * T::Q::kBytes)),
+        k_tiles(T::K::k_major(smem.k)), v_tiles(T::V::mn_major(smem.v)) {}
+
+  __device__ __forceinline__ void await_turn() {
+    if constexpr (Config::kPingPong) ptx::named_sync(kTurn + warpgroup, 256);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if constexpr (Config::kPingPong) ptx::named_arrive(kTurn + (warpgroup + 1 == kWarpgroups ? 0 : warpgroup + 1), 256);
+  }
+  // After wgmma_wait one thread may speak for its warpgroup.
+  __device__ __forceinline__ void release(uint64_t* barrier) {
+    if (thread == 0) ptx::barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void issue_scores() {
+    int const offset = k.stage * T::K::kBytes;
+    wgmma_hold(scores);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int step = 0; step < T::kPaddedQK / 16; ++step)
+      Wgmma<Element, kBlockN>::ss(scores, q_tile.at(T::Q::k_major_step(step)), k_tiles.at(offset + T::K::k_major_step(step)), step > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_output() {
+    int const offset = v.stage * T::V::kBytes;
+    wgmma_hold(acc);
+    wgmma_hold(p);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int step = 0; step < kBlockN / 16; ++step) {
+      Wgmma<Element, Config::kHeadDimV>::template rs<Major::kMN>(acc, p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
+                                                                  v_tiles.at(offset + T::V::mn_major_step(step)), accumulate);
+      accumulate = 1;
+    }
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void await_k() { ptx::barrier_wait(&smem.k_full[k.stage], k.phase); }
+  __device__ __forceinline__ void await_v() { ptx::barrier_wait(&smem.v_full[v.stage], v.phase); }
+  __device__ __forceinline__ void release_k() { release(&smem.k_empty[k.stage]), k.advance(); }
+  __device__ __forceinline__ void release_v() { release(&smem.v_empty[v.stage]), v.advance(); }
+
+  __device__ __forceinline__ void mask(int first_row, int block) {
+    CUTE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      int const end = Mask::end_key(params, first_row + 8 * h) - block * kBlockN - thread % 4 * 2;
+      CUTE_UNROLL
+      for (int i = 0; i < kBlockN / 4; ++i)
+        if (i / 2 * 8 + i % 2 >= end) scores[i / 2 * 4 + 2 * h + i % 2] = negative_infinity();
+    }
+  }
+  __device__ __forceinline__ void convert() {
+    CUTE_UNROLL
+    for (int i = 0; i < kBlockN / 4; ++i) p[i] = ptx::pack<Element>(scores[2 * i], scores[2 * i + 1]);
+  }
+  __device__ __forceinline__ void rescale() {
+    CUTE_UNROLL
+    for (int i = 0; i < Config::kHeadDimV / 2; ++i) acc[i] *= softmax.rescale[i / 2 % 2];
+  }
+
+  // One block after the first: its scores, and the output of the block before it.
+  template <bool kMasked>
+  __device__ __forceinline__ void step(int first_row, int block) {
+    await_k();
+    if constexpr (Config::kOverlap) {
+      await_turn();
+      issue_scores();
+      if constexpr (Config::kRescaleEarly) rescale();  // while S is computed; else after O's product, while the other warpgroup computes
+      await_v();
+      issue_output();
+      pass_turn();
+      wgmma_wait<1>();
+      wgmma_hold(scores);
+      release_k();
+      if constexpr (kMasked) mask(first_row, block);
+      softmax.template update<false, kMasked>(scores, params.scale_log2);
+      wgmma_wait<0>();
+      wgmma_hold(acc);
+      release_v();
+      if constexpr (!Config::kRescaleEarly) rescale();
+    } else {
+      await_v();
+      await_turn();
+      issue_output();
+      issue_scores();
+      pass_turn();
+      wgmma_wait<0>();
+      wgmma_hold(acc);
+      wgmma_hold(scores);
+      release_v();
+      release_k();
+      if constexpr (kMasked) mask(first_row, block);
+      softmax.template update<false, kMasked>(scores, params.scale_log2);
+      rescale();
+    }
+    convert();
+  }
+
+  __device__ __forceinline__ void tile(TileCoordinate const& at, BlockRange const& blocks, int q_phase) {
+    int const first_row = at.m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+    int block = blocks.end - 1;
+    ptx::barrier_wait(&smem.q_full[warpgroup], q_phase);
+    await_k();
+    await_turn();
+    issue_scores();
+    wgmma_wait<0>();
+    wgmma_hold(scores);
+    release_k();
+    pass_turn();
+    if (block >= blocks.full) mask(first_row, block);
+    softmax.rescale[0] = softmax.rescale[1] = 1.f;
+    softmax.template update<true, true>(scores, params.scale_log2);
+    convert();
+    accumulate = 0;
+    --block;
+    CUTE_NO_UNROLL
+    for (; block >= max(blocks.full, 0); --block) step<true>(first_row, block);
+    CUTE_NO_UNROLL
+    for (; block >= 0; --block) step<false>(first_row, block);
+    if constexpr (!Config::kOutputOverQ) release(&smem.q_empty[warpgroup]);
+    if constexpr (Config::kRescaleEarly && Config::kOverlap) rescale();
+    await_v();
+    issue_output();
+    softmax.finish();
+    wgmma_wait<0>();
+    wgmma_hold(acc);
+    release_v();
+  }
+
+  __device__ __forceinline__ void run() {
+    if constexpr (Config::kPingPong) {
+      if (warpgroup == kWarpgroups - 1) ptx::named_arrive(kTurn, 256);  // the first turn is warpgroup 0's
+    }
+    PipelineState<1> q, published;
+    while (true) {
+      ptx::barrier_wait(&smem.tile_full, published.phase);
+      TileCoordinate const at = smem.tile;
+      ptx::barrier_arrive(&smem.tile_empty);
+      published.advance();
+      if (at.m_block < 0) break;
+      BlockRange const blocks = Mask::template blocks<kBlockM, kBlockN>(params, at.m_block);
+      bool const empty = Mask::kUnevenRows && blocks.end <= 0;  // every row sees no key
+      if (empty) {
+        CUTE_UNROLL
+        for (int i = 0; i < Config::kHeadDimV / 2; ++i) acc[i] = 0.f;
+        softmax.row_sum[0] = softmax.row_sum[1] = 0.f;
+      } else {
+        tile(at, blocks, q.phase);
+        q.advance();
+      }
+      Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
+      if constexpr (Config::kOutputOverQ) {
+        if (thread == 0) {
+          ptx::store_wait_read();
+          if (!empty) ptx::barrier_arrive(&smem.q_empty[warpgroup]);
+        }
+      }
+    }
+    if constexpr (Config::kPingPong) {
+      if (warpgroup == 0) ptx::named_sync(kTurn, 256);  // the turn nobody took
+    }
+    if (thread == 0) ptx::store_wait_read();  // shared memory must outlive the last store
+  }
+};
+
+}  // namespace flashgen::fa3
