@@ -1,0 +1,72 @@
+"""What a plan costs, as data: shared memory, registers, and where the roofline stands. Nothing is printed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .cost import MMA_FLOP_PER_CYCLE, exp2_cycles
+from .feasibility import (
+    SMEM_LIMIT,
+    SmemRow,
+    accumulator_limit,
+    accumulator_table,
+    register_pool,
+)
+from .plan import KernelPlan
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The numbers behind a plan. A block is one step of the mainloop: block_m queries by block_n keys."""
+
+    plan: KernelPlan
+    smem: tuple[SmemRow, ...]
+    smem_bytes: int
+    smem_limit: int
+    accumulators: tuple[tuple[str, int], ...]  # S, P and O: registers a thread
+    accumulator_registers: int
+    accumulator_limit: int
+    registers: int  # of the whole block, after the split
+    register_pool: int  # that the block owns from its launch on
+    flop: int  # useful ones a block: both products with the real head dims
+    bytes: int  # of K and V that a block brings in
+    matrix_cycles: float  # of the tensor cores a block, padding of d_qk to 16 included
+    exp2_cycles: float  # of the special function units a block
+
+    @property
+    def flop_per_byte(self) -> float:
+        """Arithmetic intensity towards L2."""
+        return self.flop / self.bytes
+
+    @property
+    def bound(self) -> str:
+        """Which unit sets the pace if everything else is hidden: ``matrix``, ``exp2`` or ``both``."""
+        if self.matrix_cycles == self.exp2_cycles:
+            return "both"
+        return "matrix" if self.matrix_cycles > self.exp2_cycles else "exp2"
+
+    @property
+    def matrix_share(self) -> float:
+        """The largest share of the tensor cores' useful peak that this plan can reach."""
+        return self.flop / MMA_FLOP_PER_CYCLE / max(self.matrix_cycles, self.exp2_cycles)
+
+
+def describe(plan: KernelPlan) -> Explanation:
+    """The numbers behind a plan."""
+    spec, m, n = plan.spec, plan.block_m, plan.block_n
+    dims = spec.head_dim_qk + spec.head_dim_v
+    return Explanation(
+        plan=plan,
+        smem=plan.smem,
+        smem_bytes=plan.smem_bytes,
+        smem_limit=SMEM_LIMIT,
+        accumulators=accumulator_table(n, spec.head_dim_v),
+        accumulator_registers=plan.accumulator_registers,
+        accumulator_limit=accumulator_limit(plan.consumer_warpgroups, plan.consumer_registers),
+        registers=128 * (plan.producer_registers + plan.consumer_warpgroups * plan.consumer_registers),
+        register_pool=register_pool(plan.consumer_warpgroups),
+        flop=2 * m * n * dims,
+        bytes=n * dims * spec.dtype.bytes,
+        matrix_cycles=2 * m * n * (plan.padded_qk + spec.head_dim_v) / MMA_FLOP_PER_CYCLE,
+        exp2_cycles=exp2_cycles(m, n),
+    )

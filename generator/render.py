@@ -1,0 +1,54 @@
+"""A plan to the text of its .cu file. The one place that imports jinja2."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import jinja2
+
+from . import paths
+from .plan import KernelPlan
+from .request import Scheduler
+from .spec import Dtype, Mask, Op
+
+TEMPLATES = {Op.attention_fwd: "attention_fwd.cu.jinja"}
+ELEMENTS = {Dtype.fp16: "cutlass::half_t", Dtype.bf16: "cutlass::bfloat16_t"}
+MASKS = {Mask.full: "flashgen::FullMask", Mask.causal: "flashgen::CausalMask"}
+SCHEDULERS = {
+    Scheduler.single: "flashgen::SingleTileScheduler",
+    Scheduler.static: "flashgen::StaticPersistentScheduler",
+    Scheduler.dynamic: "flashgen::DynamicPersistentScheduler",
+}
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(paths.TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701: C++, not HTML; nothing a user typed reaches the template but the cleaned origin
+    )
+
+
+def render(plan: KernelPlan, origin: str = "") -> str:
+    """The CUDA C++ source of a plan: the same plan and origin give the same text, on any machine and day.
+
+    ``origin`` (``configs/sm90/attention_fwd_d128.yaml:2``) is shown in the header comment and changes nothing else.
+    """
+    return _environment().get_template(TEMPLATES[plan.spec.op]).render(
+        plan=plan,
+        origin=comment_text(origin),
+        element=ELEMENTS[plan.spec.dtype],
+        mask_type=MASKS[plan.spec.mask],
+        scheduler_type=SCHEDULERS[plan.scheduler],
+    )  # fmt: skip
+
+
+def comment_text(origin: str, limit: int = 200) -> str:
+    """An origin as it may stand in a C++ comment: printable ASCII that can neither end nor continue it, no absolute path."""
+    relative = re.sub(r"^([A-Za-z]:)?[\\/].*[\\/]", "", origin)
+    return re.sub(r"[^A-Za-z0-9_.:/()+ -]", "_", relative).replace("//", "/").strip()[-limit:]

@@ -1,0 +1,80 @@
+"""What a config asks of the plan: ``PlanRequest``, where None means that the planner chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from .errors import ConfigError, shown
+from .spec import word
+
+
+class Scheduler(StrEnum):
+    """How tiles reach thread blocks: one a block, a fixed stride over a persistent grid, or an atomic counter."""
+
+    single = "single"
+    static = "static"
+    dynamic = "dynamic"
+
+
+class Rescale(StrEnum):
+    """When O is rescaled: before its next product is issued (early) or after the last one is done (late)."""
+
+    early = "early"
+    late = "late"
+
+
+class Epilogue(StrEnum):
+    """Where O is staged for the TMA store: in its own tile of shared memory, or over Q's."""
+
+    tile = "tile"
+    over_q = "over_q"
+
+
+# Field of PlanRequest -> YAML key, for messages.
+KEYS = {
+    "block_m": "tile",
+    "block_n": "tile",
+    "consumer_warpgroups": "warpgroups",
+    "producer_registers": "registers",
+    "consumer_registers": "registers",
+}
+TILE_FIELDS = ("block_m", "block_n", "stages", "consumer_warpgroups", "producer_registers", "consumer_registers")
+_BOOLEANS = ("overlap", "pingpong")
+_WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The explicit choices of a config. An explicit value is honoured or refused, never changed."""
+
+    block_m: int | None = None
+    block_n: int | None = None
+    stages: int | None = None
+    consumer_warpgroups: int | None = None
+    producer_registers: int | None = None
+    consumer_registers: int | None = None
+    scheduler: Scheduler | None = None
+    overlap: bool | None = None
+    pingpong: bool | None = None
+    rescale: Rescale | None = None
+    epilogue: Epilogue | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.explicit.items():
+            key = KEYS.get(name, name)
+            if name in _WORDS:
+                object.__setattr__(self, name, word(_WORDS[name], value, key))
+            elif type(value) is not (bool if name in _BOOLEANS else int):
+                legal = "true or false" if name in _BOOLEANS else "an integer"
+                raise ConfigError(f"{key}: got {shown(value)} for {name}; legal: {legal}", key=key)
+
+    @property
+    def explicit(self) -> dict[str, object]:
+        """The fields that are not left to the planner."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    @property
+    def names_tile(self) -> bool:
+        """Whether any of the tile's sizes, stages, warpgroups or registers is explicit."""
+        return any(getattr(self, name) is not None for name in TILE_FIELDS)
