@@ -1,0 +1,113 @@
+"""Source text to cubin through NVRTC. Nothing is cached here; ``flashgen.cache`` does that."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flashgen import env
+from flashgen.errors import CompileError, ToolchainError
+from flashgen.resources import Resources, parse_log
+from flashgen.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from cuda.core import ProgramOptions
+
+LOG_LINES = 40  # of the log in an exception's message; the whole log is in its ``log`` and beside the source
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One compiled source; ``seconds`` is the compiler's time."""
+
+    cubin: bytes
+    log: str
+    resources: Resources
+    seconds: float
+
+
+class _Log:
+    """What ``Program.compile`` writes its log to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def options(name: str, arch: str, include_dirs: tuple[Path, ...] = ()) -> ProgramOptions:
+    """Options of every compilation. Without folders they are the part that a cache key may hold (no path)."""
+    from cuda.core import ProgramOptions
+
+    return ProgramOptions(
+        name=f"{name}.cu",
+        arch=arch.replace("sm", "sm_", 1),
+        std="c++17",
+        # CuTe's functions carry no execution space that NVRTC would know.
+        device_as_default_execution_space=True,
+        ptxas_options="-v",
+        include_path=[str(folder) for folder in include_dirs] or None,
+    )
+
+
+def compile_source(source: str, name: str, arch: str, toolchain: Toolchain) -> Compiled:
+    """Compile ``source`` for ``arch`` ("sm90a"). Raises CompileError with the log and the path of the source."""
+    try:
+        from cuda.core import Program
+    except ImportError as error:
+        raise ToolchainError(f"cuda-core is needed to compile ({error}): pip install 'cuda-core>=1.0'") from error
+    log, start = _Log(), time.perf_counter()
+    try:
+        code = (
+            Program(source, "c++", options=options(name, arch, toolchain.include_dirs)).compile("cubin", logs=log).code
+        )
+    except Exception as error:  # cuda.core has a class for each layer; whatever it was, this kernel did not compile
+        raise _failed(source, name, _clean(log.text) or str(error)) from error
+    text = _clean(log.text)
+    try:
+        resources = parse_log(text)
+    except ValueError as error:
+        raise _failed(source, name, f"{error}\n{text}") from error
+    return Compiled(bytes(code), text, resources, time.perf_counter() - start)
+
+
+def _clean(log: str) -> str:
+    return log.replace("\0", "").strip()
+
+
+def _failed(source: str, name: str, log: str) -> CompileError:
+    path = _keep(source, name, log)
+    lines = log.splitlines()
+    # NVRTC warns at length before it fails: begin where the errors do.
+    first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+    shown = lines[first : first + LOG_LINES]
+    rest = len(lines) - first - len(shown)
+    more = f"\n... {rest} more lines in the .log beside the source" if rest > 0 else ""
+    return CompileError(f"{name} did not compile. Source: {path}\n" + "\n".join(shown) + more, log, path)
+
+
+def _keep(source: str, name: str, log: str) -> Path | None:
+    """Write a refused source where its writer can look at it: the dump folder, the cache, or the temporary folder."""
+    stem = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    cache = env.cache_dir()
+    for folder in (
+        env.dump_dir(),
+        cache / "failed" if cache else None,
+        Path(tempfile.gettempdir()) / "flashgen-failed",
+    ):
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{stem}.log").write_text(log + "\n")
+            path = folder / f"{stem}.cu"
+            path.write_text(source)
+        except OSError:
+            continue
+        return path
+    return None
