@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,22 @@ MAX_KERNELS = 4096
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One kernel that a config asks for, and where: ``configs/sm90/attention_fwd_d128.yaml:2``."""
+    """One kernel that a config asks for, and where: ``configs/sm90/attention_fwd_d128.yaml:2``.
+
+    ``places`` has the position of every key, for errors that come up later.
+    """
 
     spec: KernelSpec
     request: PlanRequest
     origin: str
+    places: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def load_config(source: str | Path, *, origin: str | None = None) -> list[ConfigEntry]:
     """Every kernel of a YAML file or text, in order.
 
-    A Path is a file; a str is text when it has a line break or a ``key: value`` in it, else a file's name. ``origin`` names the
-    source in messages. Raises ConfigError, PlanError or NotAvailableError, with file and line.
+    A Path is a file; a str is text when it has a line break or a ``key: value`` in it, else a file's name. ``origin``
+    names the source in messages. Raises ConfigError, PlanError or NotAvailableError, with file and line.
     """
     if isinstance(source, Path) or (source.strip() and "\n" not in source and ": " not in source):
         text, label = _read(Path(source)), origin or _label(Path(source))
@@ -96,19 +100,18 @@ def _sweep(document: MappingNode, label: str) -> list[ConfigEntry]:
 
 def _entry(document: MappingNode, point: dict[str, Node], label: str) -> ConfigEntry:
     data = {key: plain(node, label) for key, node in point.items()}
-    keys = {key: node for key, (node, _) in entries(document, label).items()}
     try:
         config = KernelConfig.model_validate(data)
     except ValidationError as error:
         path, message = first_error(error, data)
-        node = document if not path else keys[str(path[0])] if len(path) == 1 else locate(point[str(path[0])], path[1:])
-        if len(path) == 1 and point[str(path[0])] is not None and data[str(path[0])] is not None:
-            node = point[str(path[0])]
+        node = locate(point[str(path[0])], path[1:]) if path else document
         raise ConfigError(f"{position(label, node)}: {message}") from None
+    places = {key: position(label, node) for key, node in point.items()}
+    origin = position(label, document)
     try:
-        return ConfigEntry(_spec(config), _request(config), position(label, document))
+        return ConfigEntry(_spec(config), _request(config), origin, places)
     except FlashgenError as error:
-        raise error.at(position(label, point.get(error.key or "", document))) from None
+        raise error.at(places.get(error.key or "", origin)) from None
 
 
 def _spec(config: KernelConfig) -> KernelSpec:

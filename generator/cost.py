@@ -6,8 +6,9 @@ It adds up cycles of one SM for a nominal problem (4096 queries and keys), from 
 
 from __future__ import annotations
 
-from .feasibility import TileChoice, padded_head_dims
-from .spec import KernelSpec, Mask
+from .feasibility import TileChoice
+from .footprint import padded_head_dims
+from .spec import KernelSpec
 
 MMA_FLOP_PER_CYCLE = 4096
 EXP2_PER_CYCLE = 16
@@ -19,6 +20,9 @@ SEQLEN = 4096
 SOFTMAX_OPERATIONS = 4  # FP32 operations a score beside exp2: scale, max, sum, convert
 BLOCK_CYCLES = 80  # barriers and pipeline fill of one step of the mainloop
 TILE_CYCLES = 1200  # first load, row sums, store
+WIDEST = 176  # keys of a block: wider ones were never measured to run without spilling
+MANY_GROUPS_BELOW = 112  # head dim from which 2 consumer warpgroups beat 3, whose registers are then too few
+OTHER_GROUPS = 1.15  # what the other number of warpgroups costs
 HIDDEN = {1: 0.5, 2: 0.85, 3: 0.85}  # consumer warpgroups -> share of the lesser pipe's time that the greater one hides
 
 
@@ -53,6 +57,7 @@ def cost(spec: KernelSpec, choice: TileChoice) -> float:
     matrix, softmax = matrix_cycles(spec, m, n), softmax_cycles(spec, m, n)
     hidden = HIDDEN[choice.consumer_warpgroups] if choice.overlap or choice.pingpong else 0.0
     block = max(matrix, softmax) + (1 - hidden) * min(matrix, softmax) + BLOCK_CYCLES
-    # A causal tile computes whole blocks along the diagonal, so wide ones waste more.
-    blocks = SEQLEN / n if spec.mask is Mask.full else (SEQLEN + m + n) / 2 / n
-    return (TILE_CYCLES + matrix + blocks * block) / m
+    blocks = SEQLEN / n
+    groups = 3 if max(spec.head_dim_qk, spec.head_dim_v) < MANY_GROUPS_BELOW else 2
+    penalty = 1.0 if choice.consumer_warpgroups == groups else OTHER_GROUPS
+    return penalty * (TILE_CYCLES + matrix + blocks * block) / m

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import MMA_FLOP_PER_CYCLE, exp2_cycles
-from .feasibility import (
-    SMEM_LIMIT,
-    SmemRow,
-    accumulator_limit,
-    accumulator_table,
-    register_pool,
-)
+from .footprint import SMEM_LIMIT, SmemRow, accumulator_limit, accumulator_table, register_pool
 from .plan import KernelPlan
 
 

@@ -16,7 +16,7 @@ def new_config(
     dtype: Sequence[str] = ("bf16", "fp16"),
     mask: Sequence[str] = ("full", "causal"),
 ) -> str:
-    """A commented YAML config for a head dim, ready for ``flashgen build``. Raises what the config itself would raise."""
+    """A commented YAML config for a head dim, ready for ``flashgen build``. Raises what the config would raise."""
     specs = [
         KernelSpec.forward(head_dim=head_dim, head_dim_v=head_dim_v, dtype=one, mask=which, arch=arch)
         for one in dtype
@@ -24,7 +24,7 @@ def new_config(
     ]
     first = plan(specs[0])
     return f"""\
-# {len(specs)} attention kernel(s) for head dim {first.spec.head_dim_name[1:]}. Build them with: flashgen build THIS_FILE
+# Attention for head dim {first.spec.head_dim_name[1:]}: {len(specs)} kernel(s). Build with: flashgen build THIS_FILE
 # A list is swept: every combination is one kernel. `flashgen explain THIS_FILE` shows the plans.
 kernel: attention_fwd
 arch: {first.spec.arch}
@@ -32,9 +32,10 @@ dtype: {_list(dtype)}
 head_dim: {_head_dim(first.spec)}
 mask: {_list(mask)}
 
-# Everything below may be left out. auto takes the measured best, or that of a cost model; a value is honoured or refused.
+# Everything below may be left out. auto takes the measured best, else that of a cost model; a value is honoured or
+# refused, never changed.
 schedule: {first.spec.schedule}
-tile: auto        # or {{m: 64 * warpgroups, n: a multiple of 16}}; auto takes {{m: {first.block_m}, n: {first.block_n}}} here
+tile: auto        # {{m: {first.block_m}, n: {first.block_n}}} here; m is 64 * warpgroups, n a multiple of 16
 stages: auto      # blocks of K and V in flight; {first.stages} here
 scheduler: auto   # single, static or dynamic
 """

@@ -1,4 +1,4 @@
-"""Where the templates, headers and shipped configs lie: in a checkout beside this package, in a wheel inside ``flashgen``."""
+"""Where templates, headers and configs lie: beside this package in a checkout, inside ``flashgen`` in a wheel."""
 
 from pathlib import Path
 

@@ -7,21 +7,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal
 
 from .config import ConfigEntry
-from .cost import cost
+from .cost import WIDEST, cost
 from .errors import PlanError
-from .feasibility import (
-    BLOCK_N_MAX,
-    BLOCK_N_STEP,
-    MAX_WARPGROUPS,
-    REGISTER_SPLIT,
-    SmemRow,
-    TileChoice,
-    accumulator_registers,
-    padded_head_dims,
-    problem,
-    smem_table,
-    smem_total,
-)
+from .feasibility import BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice, problem
+from .footprint import REGISTER_SPLIT, SmemRow, accumulator_registers, padded_head_dims, smem_table, smem_total
 from .request import Epilogue, PlanRequest, Rescale, Scheduler
 from .shipped import shipped_request
 from .spec import KernelSpec, Mask
@@ -31,6 +20,7 @@ __all__ = ["Epilogue", "KernelPlan", "PlanRequest", "Rescale", "Scheduler", "pla
 Origin = Literal["config", "shipped", "model"]
 AUTO = PlanRequest()
 STAGES = 2
+USUAL_WARPGROUPS = 2
 
 
 @dataclass(frozen=True)
@@ -110,18 +100,19 @@ def plan(spec: KernelSpec, request: PlanRequest = AUTO) -> KernelPlan:
 
 
 def plan_entry(entry: ConfigEntry) -> KernelPlan:
-    """The plan of one config entry; an error starts with the entry's file and line."""
+    """The plan of one config entry; an error starts with the file and line of the key at fault."""
     try:
         return plan(entry.spec, entry.request)
     except PlanError as error:
-        raise error.at(entry.origin) from None
+        raise error.at(entry.places.get(error.key or "", entry.origin)) from None
 
 
 def _solve(spec: KernelSpec, request: PlanRequest, origin: Origin) -> KernelPlan:
     candidates = list(_candidates(spec, request))
     feasible = [choice for choice in candidates if problem(spec, choice) is None]
     if not feasible:
-        reason = problem(spec, min(candidates, key=lambda c: (c.block_m, c.block_n, c.epilogue is Epilogue.tile)))
+        # The smallest of the usual ones tells most: if even that does not fit, nothing does.
+        reason = problem(spec, min(candidates, key=lambda c: (c.consumer_warpgroups != USUAL_WARPGROUPS, c.block_n)))
         assert reason is not None
         raise reason
     # Ties go to the wider block, then to the output tile of its own.
@@ -136,7 +127,7 @@ def _candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
     """Every choice that honours the request; one alone when the tile is explicit."""
     stages = _or(request.stages, STAGES)
     overlap = stages >= 2 if request.overlap is None else request.overlap
-    every = range(BLOCK_N_STEP, BLOCK_N_MAX + 1, BLOCK_N_STEP)
+    every = range(BLOCK_N_STEP, WIDEST + 1, BLOCK_N_STEP)
     widths = every if request.block_n is None else [request.block_n]
     for groups, block_m in _rows(request):
         producer, consumer = REGISTER_SPLIT.get(groups, REGISTER_SPLIT[1])

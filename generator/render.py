@@ -30,7 +30,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701: C++, not HTML; nothing a user typed reaches the template but the cleaned origin
+        autoescape=False,  # C++, not HTML; nothing that a user typed gets here but the cleaned origin
     )
 
 
@@ -49,6 +49,6 @@ def render(plan: KernelPlan, origin: str = "") -> str:
 
 
 def comment_text(origin: str, limit: int = 200) -> str:
-    """An origin as it may stand in a C++ comment: printable ASCII that can neither end nor continue it, no absolute path."""
+    """An origin as it may stand in a C++ comment: nothing that could end or continue it, and no absolute path."""
     relative = re.sub(r"^([A-Za-z]:)?[\\/].*[\\/]", "", origin)
     return re.sub(r"[^A-Za-z0-9_.:/()+ -]", "_", relative).replace("//", "/").strip()[-limit:]

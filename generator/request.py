@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 from .errors import ConfigError, shown
 from .spec import word
@@ -70,7 +71,7 @@ class PlanRequest:
                 raise ConfigError(f"{key}: got {shown(value)} for {name}; legal: {legal}", key=key)
 
     @property
-    def explicit(self) -> dict[str, object]:
+    def explicit(self) -> dict[str, Any]:
         """The fields that are not left to the planner."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 

@@ -62,7 +62,9 @@ class KernelConfig(_Strict):
     features: list[Annotated[Feature, Field(strict=False)]] = Field(
         default=[], description="What the kernel does beside plain attention. Grouped heads (gqa) are always on."
     )
-    tile: Tile | Auto = Field(default="auto", description="Tile of the score matrix, {m, n}. auto takes the measured best.")
+    tile: Tile | Auto = Field(
+        default="auto", description="Tile of the score matrix, {m, n}. auto takes the measured best."
+    )
     stages: StrictInt | Auto = Field(
         default="auto", description="Blocks of K and of V in flight: 1 or more, 2 or more with overlap."
     )
@@ -72,11 +74,12 @@ class KernelConfig(_Strict):
     )
     scheduler: Annotated[Scheduler, Field(strict=False)] | Auto = Field(
         default="auto",
-        description="How tiles reach thread blocks: one each (single), a persistent grid with a fixed stride (static) or "
-        "with an atomic counter (dynamic). auto: dynamic for causal, static for full.",
+        description="How tiles reach thread blocks: one each (single), a persistent grid with a fixed stride (static) "
+        "or with an atomic counter (dynamic). auto: dynamic for causal, static for full.",
     )
     overlap: StrictBool | Auto = Field(
-        default="auto", description="Issue the next block's QK while this block's PV runs. auto: true with 2 stages or more."
+        default="auto",
+        description="Issue the next block's QK while this block's PV runs. auto: true with 2 stages or more.",
     )
     pingpong: StrictBool | Auto = Field(
         default="auto",
@@ -88,7 +91,8 @@ class KernelConfig(_Strict):
         "auto: early when the head dim of v is 128, or 224 and more.",
     )
     epilogue: Annotated[Epilogue, Field(strict=False)] | Auto = Field(
-        default="auto", description="Stage out in shared memory of its own (tile) or over q's (over_q). auto: tile if it fits."
+        default="auto",
+        description="Stage out in shared memory of its own (tile) or over q's (over_q). auto: tile if it fits.",
     )
 
 
@@ -108,7 +112,9 @@ def json_schema() -> dict[str, Any]:
 def first_error(error: ValidationError, data: dict[str, Any]) -> tuple[list[str | int], str]:
     """The path in the data and the message of the error that says most about what was meant."""
     # A union reports every branch; the one that got furthest into the data is the one that was meant.
-    details = max(error.errors(), key=lambda e: (len(_path(e["loc"], data)), e["type"] in ("extra_forbidden", "missing")))
+    details = max(
+        error.errors(), key=lambda e: (len(_path(e["loc"], data)), e["type"] in ("extra_forbidden", "missing"))
+    )
     path = _path(details["loc"], data)
     name = " ".join(str(step) for step in path if isinstance(step, str))
     last = details["loc"][-1]
@@ -119,12 +125,14 @@ def first_error(error: ValidationError, data: dict[str, Any]) -> tuple[list[str 
         inside = " ".join(map(str, path[:-1]))
         where = f"{inside}: " if inside else ""
         return path, f"{where}unknown key {shown(last)}; legal: {', '.join(keys)}{closest(last, keys)}"
-    got = data
+    got: Any = data
     for step in path:
-        got = got[step]  # type: ignore[index]
+        got = got[step]
     words = legal_words(path)
     hint = closest(got, [word for word in words if " " not in word]) if isinstance(got, str) else ""
-    return path, f"{name}: got {shown(got)} ({_kind(got)}); legal: {', '.join(words)}{hint}"
+    if path[0] == "features" and got in list(Mask):
+        hint = f"; a mask has a key of its own: `mask: {got}`"
+    return path, f"{name}: got {_got(got)}; legal: {', '.join(words)}{hint}"
 
 
 def legal_words(path: list[str | int]) -> list[str]:
@@ -160,19 +168,23 @@ def _words(rule: dict[str, Any], schema: dict[str, Any]) -> list[str]:
 
 
 def _model_at(path: list[str | int]) -> type[BaseModel]:
-    return {"head_dim": HeadDim, "tile": Tile, "registers": Registers}[str(path[0])] if path else KernelConfig
+    inner: dict[str, type[BaseModel]] = {"head_dim": HeadDim, "tile": Tile, "registers": Registers}
+    return inner[str(path[0])] if path else KernelConfig
 
 
 def _path(loc: tuple[int | str, ...], data: Any) -> list[str | int]:
     """The steps of a pydantic location that exist in the data: it also names branches of unions."""
     path: list[str | int] = []
     for step in loc:
-        if isinstance(data, dict) and step in data or isinstance(data, list) and isinstance(step, int) and step < len(data):
+        inside = isinstance(data, list) if isinstance(step, int) else isinstance(data, dict) and step in data
+        if inside:
             path.append(step)
             data = data[step]
     return path
 
 
-def _kind(value: Any) -> str:
-    kinds = {bool: "a boolean", int: "an integer", float: "a float", str: "a string", list: "a list", dict: "a mapping"}
-    return kinds.get(type(value), "nothing")
+def _got(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true (a boolean)", False: "false (a boolean)"}[value]
+    kinds = {int: "an integer", float: "a float", str: "a string", list: "a list", dict: "a mapping"}
+    return f"{shown(value)} ({kinds[type(value)]})"

@@ -1,4 +1,4 @@
-"""YAML text to nodes with positions. Plain data alone: no tags, no anchors, no duplicate keys, bounded size and depth."""
+"""YAML text to nodes with positions. Plain data alone: no tags, anchors or duplicate keys; bounded size and depth."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def documents(text: str, label: str) -> list[MappingNode]:
         if not isinstance(node, MappingNode):
             value = plain(node, label)
             got = "an empty document" if value is None else shown(value)
-            raise ConfigError(f"{position(label, node)}: got {got}; legal: `key: value` lines, as in `kernel: attention_fwd`")
+            legal = "`key: value` lines, as in `kernel: attention_fwd`"
+            raise ConfigError(f"{position(label, node)}: got {got}; legal: {legal}")
         found.append(node)
     return found
 
@@ -49,11 +50,12 @@ def _check_events(text: str, label: str) -> None:
     """Refuse what would make the tree larger than the text, or other than plain data, before any tree is built."""
     depth = count = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        where = f"{label}:{event.start_mark.line + 1}"
-        if getattr(event, "anchor", None) is not None:
-            raise ConfigError(f"{where}: anchors and aliases (&{event.anchor}, *{event.anchor}) are not legal in a config")
-        if getattr(event, "tag", None) is not None:
-            raise ConfigError(f"{where}: the tag {shown(event.tag)} is not legal in a config; write the plain value")
+        where = position(label, event)
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+        if anchor is not None:
+            raise ConfigError(f"{where}: anchors and aliases (&{anchor}, *{anchor}) are not legal in a config")
+        if tag is not None:
+            raise ConfigError(f"{where}: the tag {shown(tag)} is not legal in a config; write the plain value")
         if isinstance(event, yaml.NodeEvent):
             count += 1
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -63,9 +65,9 @@ def _check_events(text: str, label: str) -> None:
             raise ConfigError(f"{where}: more than {MAX_NODES} values")
 
 
-def position(label: str, node: Node) -> str:
-    """``file:line`` of a node."""
-    return f"{label}:{node.start_mark.line + 1}"
+def position(label: str, node: Node | yaml.Event) -> str:
+    """``file:line`` of a node or event."""
+    return f"{label}:{node.start_mark.line + 1}" if node.start_mark else label
 
 
 def entries(node: MappingNode, label: str) -> dict[str, tuple[Node, Node]]:
@@ -81,7 +83,8 @@ def entries(node: MappingNode, label: str) -> dict[str, tuple[Node, Node]]:
         if not isinstance(key, str):
             raise ConfigError(f"{position(label, key_node)}: got the key {shown(key)}; legal: a plain word")
         if key in found:
-            raise ConfigError(f"{position(label, key_node)}: duplicate key {shown(key)}, first at {position(label, found[key][0])}")
+            first = position(label, found[key][0])
+            raise ConfigError(f"{position(label, key_node)}: duplicate key {shown(key)}, first at {first}")
         found[key] = (key_node, value_node)
     return found
 
@@ -96,7 +99,7 @@ def plain(node: Node, label: str) -> Any:
     if any(mark in text for mark in TEMPLATE_MARKS):
         raise ConfigError(f"{position(label, node)}: got {shown(text)}; template text is not expanded in a config")
     if not text.isprintable():
-        raise ConfigError(f"{position(label, node)}: got {shown(text)}; line breaks and control characters are not legal")
+        raise ConfigError(f"{position(label, node)}: got {shown(text)}; line breaks and control codes are not legal")
     return _scalar(node.tag.rpartition(":")[2], text)
 
 
