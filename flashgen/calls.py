@@ -1,0 +1,204 @@
+"""From CUDA tensors to a launch at the smallest cost: one look-up of the call, one of its addresses, one driver call.
+
+A call is known by its shapes, strides, dtypes, device, mask and scale; its checks, kernel and geometry are done once.
+A launch is known by its call, addresses and stream; its descriptors and arguments are packed once. The caching
+allocator hands out few addresses in a loop, so both are nearly always found. Both memos are bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashgen.counters import PER_THREAD_STREAM, counter_address, new_counter
+from flashgen.generator.spec import KernelSpec
+from flashgen.launch import Call, Launch, Layout, LoadedKernel, make_call, refused
+from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
+from flashgen.select import arch_of, check_scale, select
+from flashgen.tensormap import ALIGNMENT, legal_layout
+
+Addresses = tuple[int, int, int, int, int]  # of q, k, v, out and lse (0: none)
+
+MAX_CALLS = 1024
+MAX_LAUNCHES = 8192
+
+# Absent in a torch without CUDA, where no CUDA tensor can reach this file.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", None)  # type: ignore[assignment]
+_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # type: ignore[assignment]
+_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A call that is not launched as it is: nothing to compute, or operands (0 q, 1 k, 2 v) to be copied first."""
+
+    empty: bool
+    copies: tuple[int, ...] = ()
+
+
+_launchers: weakref.WeakSet[Launcher] = weakref.WeakSet()
+
+
+class Launcher:
+    """Runs attention on CUDA tensors with the kernels that ``resolve`` gives. Safe to use from several threads.
+
+    ``resolve`` is asked once for each kind of call, and may compile.
+    """
+
+    def __init__(self, resolve: Callable[[KernelSpec], LoadedKernel]) -> None:
+        self._resolve = resolve
+        self._calls: dict[Any, Call | Detour] = {}
+        self._launches: dict[Any, Launch] = {}
+        self._lock = threading.Lock()
+        _launchers.add(self)
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float | None, with_lse: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """New tensors (out, lse), lse None unless wanted."""
+        device = q.get_device()
+        if _current_device() != device:
+            with torch.cuda.device(device):
+                return self(q, k, v, causal, softmax_scale, with_lse)
+        call = self._calls.get(
+            (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+             device, k.get_device(), v.get_device(), causal, softmax_scale)
+        )  # fmt: skip
+        if call is None:
+            call = self._new_call(q, k, v, None, causal, softmax_scale)
+        if call.__class__ is Detour:
+            out, lse = new_out(q, v.shape[3]), new_lse(q) if with_lse else None
+            self.into(q, k, v, out, lse, causal, softmax_scale)
+            return out, lse
+        out = torch.empty_like(q) if call.like_q else q.new_empty_strided(*call.out)  # type: ignore[union-attr]
+        lse = new_lse(q) if with_lse else None
+        self._run(call, q, k, v, out, lse, causal, softmax_scale)  # type: ignore[arg-type]
+        return out, lse
+
+    def into(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, causal: bool,
+        softmax_scale: float | None,
+    ) -> None:  # fmt: skip
+        """Write the results into tensors that the caller gives, whose layouts a descriptor must be able to hold."""
+        device = q.get_device()
+        if _current_device() != device:
+            with torch.cuda.device(device):
+                return self.into(q, k, v, out, lse, causal, softmax_scale)
+        call = self.call_for(q, k, v, out, causal, softmax_scale)
+        if isinstance(call, Call):
+            return self._run(call, q, k, v, out, lse, causal, softmax_scale)
+        if call.empty:
+            return fill_empty(out, lse)
+        q, k, v = (_copy(x) if i in call.copies else x for i, x in enumerate((q, k, v)))
+        return self.into(q, k, v, out, lse, causal, softmax_scale)
+
+    def call_for(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, softmax_scale: float | None
+    ) -> Call | Detour:
+        """What is known of a call that writes into ``out``; q's device must be the current one."""
+        call = self._calls.get(_key(q, k, v, out, causal, softmax_scale))
+        return self._new_call(q, k, v, out, causal, softmax_scale) if call is None else call
+
+    def launch_for(self, call: Call, addresses: Addresses) -> Launch | None:
+        """The packed launch on the current stream, or None where q, k or v lies where no descriptor can point."""
+        stream = _raw_stream(call.device)
+        if call.counts_tiles and _capturing():
+            counter = new_counter(call.device).data_ptr()
+            return None if _misaligned(addresses) else call.pack(*addresses, counter, stream)
+        launch = self._launches.get((call, addresses, stream))
+        if launch is None and not _misaligned(addresses):
+            counter = counter_address(call.device, stream) if call.counts_tiles else 0
+            launch = call.pack(*addresses, counter, stream)
+            if stream != PER_THREAD_STREAM:  # one handle, but a stream and a counter for every thread: not to be shared
+                with self._lock:
+                    _make_room(self._launches, MAX_LAUNCHES)
+                    self._launches[call, addresses, stream] = launch
+        return launch
+
+    def _run(
+        self, call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, causal: bool,
+        softmax_scale: float | None,
+    ) -> None:  # fmt: skip
+        launch = self.launch_for(call, addresses_of(q, k, v, out, lse))
+        if launch is None:
+            q, k, v = (_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
+            return self.into(q, k, v, out, lse, causal, softmax_scale)
+        status = launch.run()
+        if status:
+            call.failed(status, launch)
+        return None
+
+    def _new_call(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None
+    ) -> Call | Detour:
+        call = self._checked_call(q, k, v, out, causal, softmax_scale)
+        with self._lock:
+            _make_room(self._calls, MAX_CALLS)
+            self._calls[_key(q, k, v, out, causal, softmax_scale)] = call
+        return call
+
+    def _checked_call(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None
+    ) -> Call | Detour:
+        device = q.get_device()
+        properties = torch.cuda.get_device_properties(device)
+        arch = arch_of((properties.major, properties.minor), properties.name)
+        spec = select(q, k, v, causal=causal, arch=arch)
+        scale = check_scale(softmax_scale, q.shape[3])
+        if q.numel() == 0 or k.numel() == 0:
+            return Detour(empty=True)
+        copies = tuple(i for i, x in enumerate((q, k, v)) if not legal_layout(x.shape, x.stride(), x.element_size()))
+        if copies:
+            return Detour(False, copies)
+        like_q = out is None and follows_q(q, v.shape[3])
+        room = new_out(q, v.shape[3]) if out is None else out
+        call = make_call(
+            self._resolve(spec), device, properties.multi_processor_count, _layout(q), _layout(k), _layout(v),
+            _layout(room), like_q, scale,
+        )  # fmt: skip
+        copies = refused(call, (q.data_ptr(), k.data_ptr(), v.data_ptr()))
+        return Detour(False, copies) if copies else call
+
+
+def forget_calls() -> None:
+    """Make every launcher ask for its kernels again: other kernels are to be preferred from now on."""
+    for launcher in list(_launchers):
+        with launcher._lock:
+            launcher._calls.clear()
+            launcher._launches.clear()
+
+
+def _key(q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None) -> Any:
+    key = (
+        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+        q.get_device(), k.get_device(), v.get_device(), causal, softmax_scale,
+    )  # fmt: skip
+    return key if out is None else (*key, out.stride())
+
+
+def addresses_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> Addresses:
+    """What a launch needs of the tensors, beside their call."""
+    return q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr()
+
+
+def _misaligned(addresses: Addresses) -> bool:
+    return (addresses[0] | addresses[1] | addresses[2]) % ALIGNMENT != 0
+
+
+def _layout(tensor: Tensor) -> Layout:
+    return Layout(tuple(tensor.shape), tensor.stride())
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _make_room(memo: dict[Any, Any], limit: int) -> None:
+    while len(memo) >= limit:
+        del memo[next(iter(memo))]

@@ -1,0 +1,146 @@
+"""The few functions of the CUDA driver that a call needs, through ctypes.
+
+``cuda.bindings`` costs 5 to 6 us for each of these calls, ctypes with prepared arguments under 1 us, and they stand on
+the path of every attention call. Nothing is loaded before the first call that needs it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+from flashgen.errors import DeviceError, LaunchError
+
+CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+CUDA_ERROR_NOT_INITIALIZED = 3
+CUDA_ERROR_INVALID_CONTEXT = 201
+NO_CONTEXT = (CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT)
+
+_HINTS = {
+    200: "the machine code is not meant for this GPU",
+    209: "the machine code is not meant for this GPU",
+    222: "the driver is older than the compiler of this machine code: update the driver, or build with an older NVRTC",
+}
+
+
+class LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig``: grid in blocks, block in threads, dynamic shared memory in bytes."""
+
+    _fields_ = (
+        ("grid_x", c_uint),
+        ("grid_y", c_uint),
+        ("grid_z", c_uint),
+        ("block_x", c_uint),
+        ("block_y", c_uint),
+        ("block_z", c_uint),
+        ("shared_memory_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuLibraryLoadData": (POINTER(c_void_p), c_char_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint),
+    "cuLibraryGetKernel": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuKernelGetFunction": (POINTER(c_void_p), c_void_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuTensorMapEncodeTiled": (
+        c_void_p, c_int, c_uint, c_void_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint), POINTER(c_uint),
+        c_int, c_int, c_int, c_int,
+    ),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+}  # fmt: skip
+
+
+class Driver:
+    """libcuda with argument types. Every function of it gives back a CUresult as an int."""
+
+    def __init__(self, library: Any) -> None:
+        for name, types in _SIGNATURES.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise DeviceError(f"the CUDA driver has no {name}: it is too old; got a libcuda before 12.0") from None
+            function.argtypes, function.restype = types, c_int
+            setattr(self, name, function)
+        self._contexts: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)  # tells mypy that attributes are set by name
+
+    def check(self, status: int, what: str) -> None:
+        """Raise LaunchError with the driver's own words unless status is success."""
+        if status:
+            raise LaunchError(f"{what} failed: {self.describe(status)}")
+
+    def describe(self, status: int) -> str:
+        """Name, number and meaning of a CUresult."""
+        words = []
+        for function in (self.cuGetErrorName, self.cuGetErrorString):
+            text = c_char_p()
+            if function(status, byref(text)) == 0 and text.value:
+                words.append(text.value.decode(errors="replace"))
+        said = ": ".join(words) or "an error that the driver does not know"
+        return f"{said} ({status})" + (f"; {_HINTS[status]}" if status in _HINTS else "")
+
+    def version(self) -> tuple[int, int]:
+        """The newest CUDA version that the driver takes, as (major, minor)."""
+        number = c_int()
+        self.check(self.cuDriverGetVersion(byref(number)), "cuDriverGetVersion")
+        return number.value // 1000, number.value % 1000 // 10
+
+    def context(self, device: int) -> int:
+        """The primary context of a device, the one that torch works in. It is retained once and kept."""
+        with self._lock:
+            if device not in self._contexts:
+                ordinal, context = c_int(), c_void_p()
+                self.check(self.cuInit(0), "cuInit")
+                self.check(self.cuDeviceGet(byref(ordinal), device), f"cuDeviceGet({device})")
+                self.check(self.cuDevicePrimaryCtxRetain(byref(context), ordinal.value), "cuDevicePrimaryCtxRetain")
+                self._contexts[device] = context.value or 0
+            return self._contexts[device]
+
+    def load(self, cubin: bytes, name: str, shared_memory_bytes: int, device: int) -> int:
+        """Load machine code and give back its CUfunction on a device, ready for that much dynamic shared memory.
+
+        The library stays loaded until the process ends: a launch may still be using it whenever Python lets go of it.
+        """
+        library, kernel, function, popped = c_void_p(), c_void_p(), c_void_p(), c_void_p()
+        self.check(self.cuCtxPushCurrent_v2(self.context(device)), "cuCtxPushCurrent")
+        try:
+            status = self.cuLibraryLoadData(byref(library), cubin, None, None, 0, None, None, 0)
+            self.check(status, f"loading {name}")
+            self.check(self.cuLibraryGetKernel(byref(kernel), library, name.encode()), f"finding {name} in its cubin")
+            self.check(self.cuKernelGetFunction(byref(function), kernel), f"loading {name} on cuda:{device}")
+            attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            status = self.cuFuncSetAttribute(function, attribute, shared_memory_bytes)
+            self.check(status, f"giving {name} {shared_memory_bytes} bytes of shared memory")
+        finally:
+            self.cuCtxPopCurrent_v2(byref(popped))
+        return function.value or 0
+
+
+@cache
+def driver() -> Driver:
+    """The driver of this machine, loaded on first use; DeviceError where there is none."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError(
+            f"no CUDA driver on this machine ({error}): install the NVIDIA driver; CPU tensors work without one"
+        ) from None
+    return Driver(library)

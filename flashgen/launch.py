@@ -1,0 +1,177 @@
+"""A cubin on a device and one packed launch of it. Everything that does not change between calls is made once here."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from flashgen.driver import NO_CONTEXT, LaunchConfig, driver
+from flashgen.errors import ArgumentError
+from flashgen.generator.plan import KernelPlan
+from flashgen.params import forward_params
+from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
+
+LOG2_E = math.log2(math.e)
+Q_ROWS = 64  # rows of one box of q and of out: what one consumer warpgroup works on
+L2_BYTES = 32 << 20  # of the 50 MiB, what keys and values of one group of heads may fill
+GRID_LIMIT = (1 << 31) - 1
+
+
+class Layout(NamedTuple):
+    """Shape and element strides of one operand, (batch, seq, heads, d)."""
+
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The numbers of ForwardParams and the grid, in blocks."""
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seqlen_q: int
+    seqlen_k: int
+    m_blocks: int
+    tiles: int
+    heads_per_group: int
+    scale_log2: float
+    grid: int
+
+
+def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale: float, processors: int) -> Geometry:
+    """How a problem of these shapes runs on a GPU with that many multiprocessors."""
+    batch, seqlen_q, heads_q, head_dim_qk = q
+    seqlen_k, heads_kv = k[1], k[2]
+    m_blocks = -(-seqlen_q // plan.block_m)
+    tiles = m_blocks * batch * heads_q
+    if tiles > GRID_LIMIT:
+        raise ArgumentError(f"got {tiles} tiles of {plan.block_m} query rows; at most {GRID_LIMIT}: split the batch")
+    bytes_per_head = seqlen_k * (head_dim_qk + plan.spec.head_dim_v) * plan.spec.dtype.bytes
+    heads = max(1, L2_BYTES // bytes_per_head) * (heads_q // heads_kv)
+    return Geometry(
+        batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, tiles, min(heads, batch * heads_q),
+        softmax_scale * LOG2_E, tiles if plan.scheduler == "single" else min(processors, tiles),
+    )  # fmt: skip
+
+
+class LoadedKernel:
+    """One kernel's machine code, loaded on a device when it is first used there. Safe to use from several threads."""
+
+    def __init__(self, plan: KernelPlan, cubin: bytes) -> None:
+        self.plan = plan
+        self.cubin = cubin
+        self._functions: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def function(self, device: int) -> int:
+        """The CUfunction on that device."""
+        found = self._functions.get(device)
+        if found is None:
+            with self._lock:
+                found = self._functions.get(device)
+                if found is None:
+                    plan = self.plan
+                    found = driver().load(self.cubin, plan.name, plan.smem_bytes, device)
+                    self._functions[device] = found
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch with all its memory. It is never written to again, so threads may run it at the same time.
+
+    The driver copies the arguments before cuLaunchKernelEx returns, so a captured graph holds nothing of this.
+    """
+
+    memory: object
+    run: partial[int]  # -> CUresult
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One kernel on one device with one set of shapes, strides and scale: all of a call but its addresses."""
+
+    kernel: LoadedKernel
+    device: int
+    geometry: Geometry
+    maps: tuple[TensorMap, TensorMap, TensorMap, TensorMap]  # q, k, v, out
+    like_q: bool  # out has q's layout
+    out: Layout
+    counts_tiles: bool
+    template: ctypes.Structure = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        params = forward_params()()
+        for name, value in vars(self.geometry).items():
+            if name != "grid":
+                setattr(params, name, value)
+        object.__setattr__(self, "template", params)
+
+    def pack(self, q: int, k: int, v: int, out: int, lse: int, counter: int, stream: int) -> Launch:
+        """Arguments and launch configuration for these addresses (0 = null) on that stream."""
+        memory = _packet()()
+        params = memory.params
+        ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.template), ctypes.sizeof(params))
+        for name, tensor_map, address in zip(("q", "k", "v", "out"), self.maps, (q, k, v, out), strict=True):
+            offset = getattr(type(params), name).offset
+            ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address), 128)
+        params.lse, params.tile_counter = lse or None, counter or None
+        memory.arguments[0] = ctypes.addressof(params)
+        plan, config = self.kernel.plan, memory.config
+        config.grid_x, config.grid_y, config.grid_z = self.geometry.grid, 1, 1
+        config.block_x, config.block_y, config.block_z = plan.threads, 1, 1
+        config.shared_memory_bytes, config.stream = plan.smem_bytes, stream or None
+        launch = partial(
+            driver().cuLaunchKernelEx,
+            ctypes.addressof(config),
+            self.kernel.function(self.device),
+            ctypes.addressof(memory.arguments),
+            None,
+        )
+        return Launch(memory, launch)
+
+    def failed(self, status: int, launch: Launch) -> None:
+        """Second try for a thread that has no CUDA context yet; else the driver's error."""
+        if status in NO_CONTEXT:
+            driver().check(driver().cuCtxSetCurrent(driver().context(self.device)), "cuCtxSetCurrent")
+            status = launch.run()
+        driver().check(status, f"launching {self.kernel.plan.name}")
+
+
+def make_call(
+    kernel: LoadedKernel, device: int, processors: int, q: Layout, k: Layout, v: Layout, out: Layout, like_q: bool,
+    softmax_scale: float,
+) -> Call:  # fmt: skip
+    """All of a call but its addresses. Layouts must be legal (tensormap.legal_layout) and nothing empty."""
+    plan = kernel.plan
+    dtype = str(plan.spec.dtype)
+    maps = tuple(
+        describe(operand.shape, operand.strides, dtype, rows)
+        for operand, rows in ((q, Q_ROWS), (k, plan.block_n), (v, plan.block_n), (out, Q_ROWS))
+    )
+    numbers = geometry(plan, q.shape, k.shape, softmax_scale, processors)
+    return Call(kernel, device, numbers, maps, like_q, out, plan.scheduler == "dynamic")  # type: ignore[arg-type]
+
+
+def refused(call: Call, addresses: Sequence[int]) -> tuple[int, ...]:
+    """Which of q, k, v (0, 1, 2) the driver cannot describe: only stride 0 is in question, so only that is asked."""
+    asked = [i for i in range(3) if 0 in call.maps[i].strides]
+    return tuple(i for i in asked if not accepted(call.maps[i], addresses[i] & -ALIGNMENT))
+
+
+_PACKETS: list[type[ctypes.Structure]] = []
+
+
+def _packet() -> type[ctypes.Structure]:
+    """Parameters, argument pointers and launch configuration in one block of memory."""
+    if not _PACKETS:
+        fields = (("params", forward_params()), ("config", LaunchConfig), ("arguments", ctypes.c_void_p * 1))
+        _PACKETS.append(type("Packet", (ctypes.Structure,), {"_fields_": fields}))
+    return _PACKETS[0]
