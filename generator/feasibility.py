@@ -23,6 +23,7 @@ from .spec import KernelSpec
 BLOCK_N_STEP = 16  # keys are the K extent of the second product, which goes in steps of 16
 BLOCK_N_MAX = 256  # the widest WGMMA
 MAX_WARPGROUPS = 3
+MAX_STAGES = 220  # more could not fit however small the blocks are
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _accumulators(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
 
 
 def _smaller(choice: TileChoice) -> Iterator[TileChoice]:
-    """Choices like this one, nearest first: fewer keys, then fewer stages, then fewer warpgroups."""
+    """Choices like this one, nearest first: fewer stages, then fewer keys, then fewer warpgroups."""
     least = 2 if choice.overlap else 1
     for groups in range(choice.consumer_warpgroups, 0, -1):
         near = choice
@@ -125,8 +126,8 @@ def _smaller(choice: TileChoice) -> Iterator[TileChoice]:
                 choice, block_m=64 * groups, consumer_warpgroups=groups, producer_registers=producer,
                 consumer_registers=consumer, pingpong=choice.pingpong and groups > 1,
             )  # fmt: skip
-        for stages in range(choice.stages, least - 1, -1):
-            for block_n in range(choice.block_n, 0, -BLOCK_N_STEP):
+        for block_n in range(choice.block_n, 0, -BLOCK_N_STEP):
+            for stages in range(min(choice.stages, MAX_STAGES), least - 1, -1):
                 yield replace(near, stages=stages, block_n=block_n)
 
 
