@@ -1,0 +1,120 @@
+"""``flashgen explain``: what a plan chose and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashgen.cli import shared
+
+if TYPE_CHECKING:
+    from flashgen.generator import Explanation
+    from flashgen.kernel import BuiltKernel
+
+MOST_FREQUENT = 12
+# Worth seeing at any count: products, copies, exponentials, barriers, register moves between warpgroups, spills.
+TOLD = ("HGMMA", "UTMALDG", "UTMASTG", "MUFU", "SYNCS", "WARPSYNC", "USETMAXREG", "STL", "LDL")
+
+
+def explain(
+    configs: shared.Configs = None,
+    arch: shared.Arch = None,
+    only: shared.Only = None,
+    compile_it: Annotated[
+        bool, typer.Option("--compile", help="Also compile: registers, spills, instruction counts.")
+    ] = False,
+    as_json: shared.Json = False,
+) -> None:
+    """Show the plan of kernels: shared memory to the byte, registers, roofline.
+
+    Example: flashgen explain 'attention_fwd_fa3_sm90a_bf16_d128_*' --compile
+    """
+    from flashgen.generator import describe, plan_entry
+
+    documents = []
+    for entry in shared.entries_of(configs, arch, only):
+        explanation = describe(plan_entry(entry))
+        built, counts, no_counts = _compiled(entry) if compile_it else (None, {}, "")
+        if as_json:
+            documents.append(_document(entry.origin, explanation, built, counts))
+        else:
+            _show(entry.origin, explanation)
+            if built is not None:
+                _show_compiled(built, counts, no_counts)
+    if as_json:
+        shared.print_json(documents)
+
+
+def _compiled(entry: Any) -> tuple[BuiltKernel, dict[str, int], str]:
+    from flashgen.errors import ToolchainError
+    from flashgen.kernel import build_kernel
+    from flashgen.sass import count_instructions
+
+    with shared.working(f"compiling {entry.spec.name}"):
+        built = build_kernel(entry.spec, entry.request, origin=entry.origin)
+    try:
+        return built, count_instructions(built.cubin), ""
+    except ToolchainError as error:
+        return built, {}, str(error)
+
+
+def _document(origin: str, found: Explanation, built: BuiltKernel | None, counts: dict[str, int]) -> dict[str, Any]:
+    document = {"name": found.plan.name, "origin": origin, "chosen_by": found.plan.origin} | asdict(found)
+    document |= {"flop_per_byte": found.flop_per_byte, "bound": found.bound, "matrix_share": found.matrix_share}
+    if built is not None:
+        document |= {"compiled": built.report() | {"instructions": counts}}
+    return document
+
+
+def _show(origin: str, found: Explanation) -> None:
+    plan = found.plan
+    chosen = {"config": "the config", "shipped": "the shipped config", "model": "the cost model"}[plan.origin]
+    shared.out.print(f"\n{plan.name}", style="bold", soft_wrap=True)
+    shared.out.print(f"  from {origin}; choices by {chosen}", style="dim", soft_wrap=True)
+    facts = {
+        "tile": f"{plan.block_m} queries x {plan.block_n} keys, {plan.stages} stages",
+        "head dims": f"qk {plan.spec.head_dim_qk} and v {plan.spec.head_dim_v}, "
+        f"in shared memory {plan.padded_qk} and {plan.padded_v}",
+        "threads": f"{plan.threads}: 1 producer and {plan.consumer_warpgroups} consumer warpgroups",
+        "registers": f"{plan.producer_registers} producer, {plan.consumer_registers} consumer a thread; "
+        f"{found.registers} of the block's {found.register_pool}",
+        "accumulators": ", ".join(f"{name} {count}" for name, count in found.accumulators)
+        + f": {found.accumulator_registers} of {found.accumulator_limit} a thread",
+        "schedule": f"{plan.scheduler} scheduler, overlap {_yes(plan.overlap)}, ping-pong {_yes(plan.pingpong)}, "
+        f"rescale {plan.rescale}, epilogue {plan.epilogue}",
+        "roofline": f"{found.flop / 1e6:.2f} MFLOP a block in {found.matrix_cycles:.0f} tensor core cycles, "
+        f"{found.exp2_cycles:.0f} of exp2: at most {found.matrix_share:.0%} of peak; "
+        f"{found.flop_per_byte:.0f} FLOP/byte",
+    }
+    for name, value in facts.items():
+        shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
+    rows = [(f"  {row.name}", row.offset, row.bytes) for row in found.smem]
+    total = ("  total", "", f"{found.smem_bytes} of {found.smem_limit}")
+    shared.print_table(None, ("  shared memory ", "offset", "bytes"), [*rows, total])
+
+
+def _show_compiled(built: BuiltKernel, counts: dict[str, int], no_counts: str) -> None:
+    used = built.resources
+    told = {
+        "compiled": f"{built.seconds:.1f} s{' (cached)' if built.cached else ''}, {len(built.cubin)} bytes, "
+        f"sha256 {built.sha256[:16]}, NVRTC {built.toolchain.nvrtc_version}",
+        "ptxas": f"{used.registers} registers at launch, {used.stack_bytes} bytes of stack, "
+        f"{used.spill_stores} bytes stored and {used.spill_loads} loaded by spills",
+        "instructions": no_counts or _counts(counts),
+    }
+    for name, value in told.items():
+        shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
+    for complaint in used.complaints:
+        shared.out.print(f"  not shippable: {complaint}", style="bold red", markup=False, soft_wrap=True)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    shown = {name: counts[name] for name in TOLD if name in counts}
+    shown |= {name: count for name, count in list(counts.items())[:MOST_FREQUENT] if name not in shown}
+    return f"{sum(counts.values())}: " + ", ".join(f"{name} {count}" for name, count in shown.items())
+
+
+def _yes(value: bool) -> str:
+    return "on" if value else "off"

@@ -1,0 +1,150 @@
+"""What the commands share: consoles, how errors end a command, and the kernels that arguments name."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from flashgen.errors import CompileError, ConfigError, FlashgenError, NotAvailableError, PlanError
+from flashgen.generator import ConfigEntry, load_config, paths, shipped_configs
+from flashgen.generator.errors import closest
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help="YAML files, - for standard input, or names of shipped kernels (`*` and `?` match). None: all that ship.",
+        show_default=False,
+    ),
+]
+Arch = Annotated[str | None, typer.Option("--arch", metavar="ARCH", help="Only kernels of this arch, such as sm90a.")]
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="GLOB", help="Only kernels whose name matches, such as `*_d64_*`.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+class Commands(TyperGroup):
+    """The command group: an error that flashgen raises on purpose ends it with one message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; 2 for a bad config or usage, 1 for what failed."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            print_error("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            # Typer shows its own errors of usage, which know how.
+            if ctx.params.get("debug") or hasattr(error, "show"):
+                raise
+            message, code = _ending(error)
+            print_error(message)
+            raise typer.Exit(code) from None
+
+
+def _ending(error: Exception) -> tuple[str, int]:
+    """The message and exit code that an error ends a command with."""
+    if isinstance(error, FlashgenError):
+        bad_input = isinstance(error, (ConfigError, PlanError, NotAvailableError))
+        return str(error), USAGE if bad_input else FAILED
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input or output'}: {error.strerror or error}", FAILED
+    said = f"{type(error).__name__}: {error}"
+    return f"{said}\nThis is a fault of flashgen's own; `flashgen --debug ...` shows where it happened", FAILED
+
+
+def print_error(message: str) -> None:
+    """An error on stderr, as it is: paths and logs are not wrapped and hold no markup."""
+    err.print(f"error: {message}", style="red" if err.is_terminal else None, markup=False, soft_wrap=True)
+
+
+def working(what: str) -> contextlib.AbstractContextManager[Any]:
+    """A spinner on stderr while something takes long; nothing when stderr is no terminal."""
+    return err.status(what) if err.is_terminal else contextlib.nullcontext()
+
+
+def error_summary(error: BaseException) -> str:
+    """The first line of an error, and of a compiler's refusal the place of its source."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if not isinstance(error, CompileError) or not error.source_path else f"{line} (log beside it)"
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout, and nothing else there."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table without a frame. Columns whose name ends in a space stay left, numbers go right."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.rstrip(), justify="left" if column.endswith(" ") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    out.print(table, soft_wrap=not out.is_terminal)
+
+
+def entries_of(configs: list[str] | None, arch: str | None = None, only: str | None = None) -> list[ConfigEntry]:
+    """The kernels that a command's arguments name, in order; ConfigError when they name none."""
+    if configs:
+        found = [entry for config in configs for entry in _entries(config)]
+    else:
+        found = _shipped()
+    first: dict[str, ConfigEntry] = {}
+    for entry in found:
+        other = first.setdefault(entry.spec.name, entry)
+        if other is not entry and other.origin != entry.origin:
+            raise ConfigError(f"{entry.origin}: {entry.spec.name} is given twice, first at {other.origin}")
+    kept = [entry for entry in first.values() if _wanted(entry, arch, only)]
+    if not kept:
+        archs = ", ".join(sorted({entry.spec.arch.value for entry in found}))
+        wish = " and ".join(
+            text for text in (f"--arch {arch}" if arch else "", f"--only {only!r}" if only else "") if text
+        )
+        near = closest(only or "", list(first))
+        raise ConfigError(f"no kernel matches {wish}; got {len(first)} ({archs}), such as {next(iter(first))}{near}")
+    return kept
+
+
+def _wanted(entry: ConfigEntry, arch: str | None, only: str | None) -> bool:
+    return (arch is None or entry.spec.arch.value == arch) and (
+        only is None or fnmatch.fnmatchcase(entry.spec.name, only)
+    )
+
+
+def _shipped() -> list[ConfigEntry]:
+    return [entry for path in shipped_configs() for entry in load_config(path)]
+
+
+def _entries(config: str) -> list[ConfigEntry]:
+    if config == "-":
+        return load_config(sys.stdin.read() + "\n", origin="(standard input)")
+    if Path(config).is_file() or config.endswith((".yaml", ".yml")) or "/" in config:
+        path = Path(config)
+        shipped = paths.CONFIGS.parent / path
+        # Messages and sources name shipped configs as configs/sm90/...: that works from any folder.
+        named = not path.exists() and path.parts[:1] == ("configs",) and shipped.is_file()
+        return load_config(shipped if named else path)
+    found = [entry for entry in _shipped() if fnmatch.fnmatchcase(entry.spec.name, config)]
+    if not found:
+        near = closest(config, [entry.spec.name for entry in _shipped()])
+        raise ConfigError(f"{config}: no file and no shipped kernel of that name{near}; `flashgen list` shows them")
+    return found
