@@ -1,0 +1,213 @@
+"""The command line without a compiler or a GPU: what it prints, refuses, and exits with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import flashgen
+from flashgen import build as build_module
+from flashgen.cli.app import app
+from flashgen.errors import CompileError
+from flashgen.generator import load_config
+
+ONE = """\
+kernel: attention_fwd
+arch: sm90a
+dtype: bf16
+head_dim: 72
+mask: causal
+"""
+NAME = "attention_fwd_fa3_sm90a_bf16_d72_causal"
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run() -> Run:
+    runner = CliRunner()
+    return lambda *words, **options: runner.invoke(app, [str(word) for word in words], **options)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(ONE)
+    return path
+
+
+def refused(result: Result, code: int, *words: str) -> None:
+    """One clear message on stderr, nothing on stdout, no traceback."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+def test_help_names_every_command_with_an_example(run: Run) -> None:
+    shown = run("--help")
+    assert shown.exit_code == 0
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__  # type: ignore[union-attr]
+        assert f" {name} " in shown.stdout
+        page = run(name, "--help")
+        assert page.exit_code == 0
+        assert f"Example: flashgen {name}" in page.stdout
+
+
+def test_version_and_no_command(run: Run) -> None:
+    assert run("--version").stdout == f"flashgen {flashgen.__version__}\n"
+    nothing = run()
+    assert nothing.exit_code == 2
+    assert "Commands" in nothing.output
+
+
+def test_new_writes_what_build_reads(run: Run, tmp_path: Path) -> None:
+    printed = run("new", "--head-dim", 72, "--arch", "sm90a")
+    assert printed.exit_code == 0
+    assert len(load_config(printed.stdout)) == 4
+    path = tmp_path / "mine.yaml"
+    written = run("new", "--head-dim", 192, "--head-dim-v", 128, "--dtype", "bf16", "--mask", "full", "-o", path)
+    assert (written.exit_code, written.stdout) == (0, "")
+    (entry,) = load_config(path)
+    assert entry.spec.name == "attention_fwd_fa3_sm90a_bf16_d192x128_full"
+    refused(run("new", "--head-dim", 64, "-o", path), 2, "exists already")
+    assert load_config(path)[0].spec.head_dim_v == 128
+
+
+def test_new_refuses_what_cannot_be(run: Run) -> None:
+    refused(run("new", "--head-dim", 63), 2, "63", "multiples of 8")
+    refused(run("new", "--head-dim", 64, "--arch", "sm91"), 2, "sm91", "sm90a")
+    refused(run("new", "--head-dim", 64, "--arch", "sm80"), 2, "not available yet")
+    refused(run("new", "--head-dim", 64, "--dtype", "bf61"), 2, "bf61", "bf16")
+    refused(run("new", "--head-dim", "wide"), 2, "integer")
+    refused(run("new"), 2, "--head-dim")
+
+
+def test_render_prints_the_source_of_a_file_a_name_and_standard_input(run: Run, config: Path) -> None:
+    from_file = run("render", config)
+    assert from_file.exit_code == 0
+    assert f" {NAME}(" in from_file.stdout
+    assert "x.yaml:1" in from_file.stdout
+    shipped = run("render", "attention_fwd_fa3_sm90a_bf16_d128_causal")
+    assert shipped.stdout.startswith("// attention_fwd_fa3_sm90a_bf16_d128_causal\n")
+    assert run("render", "configs/sm90/attention_fwd_d128.yaml", "--only", "*_bf16_*_causal").stdout == shipped.stdout
+    assert f" {NAME}(" in run("render", "-", input=ONE).stdout
+
+
+def test_render_writes_files(run: Run, config: Path, tmp_path: Path) -> None:
+    result = run("render", config, "-o", tmp_path / "sources")
+    assert result.stdout == f"{tmp_path / 'sources' / NAME}.cu\n"
+    assert (tmp_path / "sources" / f"{NAME}.cu").read_text() == run("render", config).stdout
+
+
+def test_kernels_are_picked_by_arch_and_glob(run: Run, config: Path) -> None:
+    names = [row["name"] for row in json.loads(run("explain", "--only", "*_d64_*", "--json").stdout)]
+    assert sorted(names) == [
+        f"attention_fwd_fa3_sm90a_{d}_d64_{m}" for d in ("bf16", "fp16") for m in ("causal", "full")
+    ]
+    refused(run("render", "--arch", "sm80"), 2, "--arch sm80", "sm90a")
+    refused(run("render", "--only", "*_d65_*"), 2, "'*_d65_*'")
+    refused(run("render", "attention_fwd_fa3_sm90a_bf16_d128_casual"), 2, "attention_fwd_fa3_sm90a_bf16_d128_causal")
+    (twin := config.with_name("y.yaml")).write_text(ONE)
+    refused(run("render", config, twin), 2, "given twice", "y.yaml", "x.yaml")
+
+
+def test_explain_shows_memory_registers_and_roofline(run: Run, config: Path) -> None:
+    shown = run("explain", config)
+    assert shown.exit_code == 0
+    for word in (NAME, "192 queries", "tile", "barriers", "232448", "accumulators", "of peak"):
+        assert word in shown.stdout
+    (document,) = json.loads(run("explain", config, "--json").stdout)
+    assert document["name"] == NAME
+    assert sum(row["bytes"] for row in document["smem"]) <= document["smem_bytes"] <= document["smem_limit"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("head_dim: 72", "head_dim: 63"), ("bad.yaml:4", "63")),
+        (("mask: causal", "maks: causal"), ("bad.yaml:5", "maks", "mask")),
+        (("dtype: bf16", "dtype: []"), ("bad.yaml:3", "empty")),
+        (("arch: sm90a", "arch: sm80"), ("bad.yaml", "not available yet")),
+        (("mask: causal", "mask: causal\ntile: {m: 192, n: 250}"), ("bad.yaml", "250")),
+    ],
+)
+@pytest.mark.parametrize("command", ["build", "render", "explain"])
+def test_a_bad_config_ends_with_2(run: Run, tmp_path: Path, command: str, change: Any, words: Any) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(ONE.replace(*change))
+    refused(run(command, bad), 2, *words)
+
+
+def test_a_missing_file_ends_with_2(run: Run, tmp_path: Path) -> None:
+    refused(run("build", tmp_path / "none.yaml"), 2, "none.yaml", "no such file")
+
+
+def failing(entries: Any, out_dir: Any, jobs: Any = None, on_progress: Any = None) -> build_module.BuildResult:
+    """A build whose every kernel the compiler refuses."""
+    error = CompileError("k did not compile. Source: k.cu\nline 1: error", "log")
+    for done, entry in enumerate(entries, 1):
+        on_progress(build_module.Outcome(entry, error=error), done, len(entries))
+    return build_module.BuildResult(failed=[(entry, error) for entry in entries])
+
+
+def test_build_ends_with_1_when_a_kernel_failed(run: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "build_all", failing)
+    refused(run("build", config), 1, f"[1/1] {NAME}: failed", "line 1: error", "1 of 1 kernels failed")
+    result = run("build", config, "--json")
+    assert result.exit_code == 1
+    assert [row["name"] for row in json.loads(result.stdout)["failed"]] == [NAME]
+
+
+def test_an_interrupted_build_says_what_is_kept(run: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(entries: Any, out_dir: Any, jobs: Any = None, on_progress: Any = None) -> None:
+        on_progress(build_module.Outcome(entries[0], error=CompileError("x")), 1, len(entries))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build_module, "build_all", interrupted)
+    refused(run("build", config, "-o", "kept"), 130, "1 of 1 kernels were done", "kept in kept")
+
+
+def test_a_fault_of_our_own_shows_no_traceback_unless_asked(
+    run: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(build_module, "build_all", broken)
+    refused(run("build", config), 1, "ZeroDivisionError: oops", "--debug")
+    assert isinstance(run("--debug", "build", config).exception, ZeroDivisionError)
+
+
+def test_schema_is_json(run: Run) -> None:
+    assert "head_dim" in json.loads(run("schema").stdout)["properties"]
+
+
+def test_cache_is_shown_located_and_cleared(run: Run, tmp_path: Path) -> None:
+    assert run("cache", "path").stdout == f"{tmp_path / 'cache'}\n"
+    assert json.loads(run("cache", "show", "--json").stdout) == {"folder": str(tmp_path / "cache"), "kernels": []}
+    assert "0 kernels" in run("cache", "show").stdout
+    assert "removed 0 kernels" in run("cache", "clear").stdout
+
+
+def test_doctor_reports_and_exits_by_whether_it_can_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run("doctor", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == (0 if report["can_compile"] else 1)
+    assert {"python", "NVRTC", "torch", "driver", "cache"} <= {finding["name"] for finding in report["findings"]}
+    monkeypatch.setenv("FLASHGEN_CUTLASS_INCLUDE", "/nowhere")
+    broken = run("doctor")
+    assert broken.exit_code == 1
+    assert "/nowhere" in broken.stdout
