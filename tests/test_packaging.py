@@ -18,7 +18,7 @@ USES_IT = """
 import flashgen, flashgen.generator as generator
 from pathlib import Path
 entries = [entry for path in generator.shipped_configs() for entry in generator.load_config(path)]
-text = generator.render(generator.make_plan(entries[0].spec), entries[0].origin)
+text = generator.render(generator.plan_entry(entries[0]), entries[0].origin)
 assert entries[0].spec.name in text and "forward.cuh" in text
 from flashgen.generator.paths import INCLUDE
 assert (INCLUDE / "flashgen" / "fa3" / "forward.cuh").is_file()
