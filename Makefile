@@ -22,7 +22,7 @@ help:
 
 $(STAMP): pyproject.toml constraints.txt
 	@python=; \
-	for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 	  if "$$candidate" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2])' >/dev/null 2>&1; then \
 	    python=$$candidate; break; \
 	  fi; \
