@@ -13,7 +13,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,22 +152,16 @@ class CubinCache:
         try:
             store = self._store()
             if store is None or self.folder is None:
-                self._unsaved[key] = made
+                self._unsaved[key] = replace(made, cached=True)
                 return
-            facts = {
-                "name": name,
-                "arch": arch,
-                "sha256": made.sha256,
-                "bytes": len(made.cubin),
-                "seconds": round(made.seconds, 3),
-                "resources": made.resources.to_dict(),
-            }
+            facts: dict[str, Any] = {"name": name, "arch": arch, "sha256": made.sha256, "bytes": len(made.cubin)}
+            facts |= {"seconds": round(made.seconds, 3), "resources": made.resources.to_dict()}
             # Facts last: an entry counts only once they name the sha256 of a cubin that is there.
             store[key.encode()] = made.cubin
             write_atomic(self._facts(key), json.dumps(facts, indent=1).encode())
         except OSError as error:
             self._warn(error)
-            self._unsaved[key] = made
+            self._unsaved[key] = replace(made, cached=True)
 
     def _warn(self, error: OSError) -> None:
         if not self._warned:
@@ -186,9 +180,7 @@ class CubinCache:
                 with contextlib.suppress(OSError):
                     (self.folder / "locks").mkdir(exist_ok=True)
                     if not stack.enter_context(locked(self.folder / "locks" / key, LOCK_TIMEOUT)):
-                        env.logger().warning(
-                            "another process has been compiling %s for long: compiling it here", key[:12]
-                        )
+                        env.logger().warning("another process compiles %s for long: compiling it too", key[:12])
             yield
 
 

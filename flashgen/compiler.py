@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashgen import env
-from flashgen.errors import CompileError, ToolchainError
+from flashgen.errors import CompileError
 from flashgen.resources import Resources, parse_log
 from flashgen.toolchain import Toolchain
 
@@ -57,10 +57,8 @@ def options(name: str, arch: str, include_dirs: tuple[Path, ...] = ()) -> Progra
 
 def compile_source(source: str, name: str, arch: str, toolchain: Toolchain) -> Compiled:
     """Compile ``source`` for ``arch`` ("sm90a"). Raises CompileError with the log and the path of the source."""
-    try:
-        from cuda.core import Program
-    except ImportError as error:
-        raise ToolchainError(f"cuda-core is needed to compile ({error}): pip install 'cuda-core>=1.0'") from error
+    from cuda.core import Program
+
     log, start = _Log(), time.perf_counter()
     try:
         code = (

@@ -46,6 +46,8 @@ def find_toolchain() -> Toolchain:
 @cache
 def _find(own_cutlass: Path | None) -> Toolchain:
     nvrtc = nvrtc_version()
+    if importlib.util.find_spec("cuda.core") is None:
+        raise _missing("cuda-core", "cuda-core>=1.0")
     cutlass = _cutlass(own_cutlass)
     cuda, cccl = _cuda(), _header_dir("cccl", "cuda/std/__cccl/version.h", CCCL, "CCCL (libcu++) headers")
     crt = _crt(cuda)
