@@ -112,6 +112,7 @@ class Call:
         for name, value in vars(self.geometry).items():
             if name != "grid":
                 setattr(params, name, value)
+        params.out_batch_stride, params.out_row_stride, params.out_head_stride = self.out.strides[:3]
         object.__setattr__(self, "template", params)
 
     def pack(self, q: int, k: int, v: int, out: int, lse: int, counter: int, stream: int) -> Launch:
@@ -122,7 +123,7 @@ class Call:
         for name, tensor_map, address in zip(("q", "k", "v", "out"), self.maps, (q, k, v, out), strict=True):
             offset = getattr(type(params), name).offset
             ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address), 128)
-        params.lse, params.tile_counter = lse or None, counter or None
+        params.out_data, params.lse, params.tile_counter = out, lse or None, counter or None
         memory.arguments[0] = ctypes.addressof(params)
         plan, config = self.kernel.plan, memory.config
         config.grid_x, config.grid_y, config.grid_z = self.geometry.grid, 1, 1
@@ -153,8 +154,13 @@ def make_call(
     plan = kernel.plan
     dtype = str(plan.spec.dtype)
     maps = tuple(
-        describe(operand.shape, operand.strides, dtype, rows)
-        for operand, rows in ((q, Q_ROWS), (k, plan.block_n), (v, plan.block_n), (out, Q_ROWS))
+        describe(operand.shape, operand.strides, dtype, box)
+        for operand, box in (
+            (q, (plan.chunk_qk, Q_ROWS)),
+            (k, (plan.chunk_qk, plan.block_n)),
+            (v, (plan.chunk_v, plan.block_n)),
+            (out, (plan.chunk_v, Q_ROWS)),
+        )
     )
     numbers = geometry(plan, q.shape, k.shape, softmax_scale, processors)
     return Call(kernel, device, numbers, maps, like_q, out, plan.scheduler == "dynamic")  # type: ignore[arg-type]

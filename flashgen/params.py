@@ -15,7 +15,7 @@ TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
 
 _STRUCT = re.compile(r"struct\s+ForwardParams\s*\{(?P<body>[^{}]*)\}\s*;")
-_FIELD = re.compile(r"(?P<type>TensorMap|float|int|[A-Za-z_]\w*\s*\*)\s+(?P<names>\w+(?:\s*,\s*\w+)*)\s*;")
+_FIELD = re.compile(r"(?P<type>TensorMap|float|int|long long|[A-Za-z_]\w*\s*\*)\s+(?P<names>\w+(?:\s*,\s*\w+)*)\s*;")
 
 
 class ParamsError(FlashgenError):
@@ -55,7 +55,7 @@ def parse(text: str) -> Layout:
             continue
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise ParamsError(f"params header: got `{line}`; legal: `type name;` with TensorMap, float, int or T*")
+            raise ParamsError(f"params header: got `{line}`; legal: `type name;` with TensorMap, float, int, long long or T*")
         kind = "pointer" if match["type"].endswith("*") else match["type"]
         size, align = _SIZES[kind]
         for name in re.split(r"\s*,\s*", match["names"]):
@@ -74,12 +74,14 @@ _SIZES = {
     "TensorMap": (TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT),
     "pointer": (8, 8),
     "int": (4, 4),
+    "long long": (8, 8),
     "float": (4, 4),
 }
 _CTYPES: dict[str, type] = {
     "TensorMap": ctypes.c_ubyte * TENSOR_MAP_BYTES,
     "pointer": ctypes.c_void_p,
     "int": ctypes.c_int,
+    "long long": ctypes.c_longlong,
     "float": ctypes.c_float,
 }
 

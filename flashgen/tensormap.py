@@ -45,26 +45,21 @@ def legal_layout(shape: Sequence[int], strides: Sequence[int], itemsize: int) ->
     )
 
 
-def inner_box(head_dim: int) -> int:
-    """Elements of d in one box: the widest swizzle that the padded head dim is a multiple of."""
-    padded = -(-head_dim // 16) * 16
-    return 64 if padded % 64 == 0 else 32 if padded % 32 == 0 else 16
-
-
-def describe(shape: Sequence[int], strides: Sequence[int], dtype: str, rows: int, itemsize: int = 2) -> TensorMap:
-    """The descriptor of a (batch, seq, heads, d) tensor for boxes of that many rows. The layout must be legal."""
+def describe(
+    shape: Sequence[int], strides: Sequence[int], dtype: str, box: tuple[int, int], itemsize: int = 2
+) -> TensorMap:
+    """The descriptor of a (batch, seq, heads, d) tensor for boxes of (columns, rows). The layout must be legal."""
     batch, seq, heads, head_dim = shape
     # The stride of a dimension of size 1 is never multiplied by anything but 0, yet the driver checks it.
     seq_stride, head_stride, batch_stride = (
         ALIGNMENT if shape[i] == 1 else strides[i] * itemsize for i in (1, 2, 0)
     )
-    inner = inner_box(head_dim)
     return TensorMap(
         DATA_TYPES[dtype],
         (head_dim, seq, heads, batch),
         (seq_stride, head_stride, batch_stride),
-        (inner, rows),
-        _SWIZZLES[inner],
+        box,
+        _SWIZZLES[box[0]],
     )
 
 

@@ -14,7 +14,7 @@ from yaml import MappingNode, Node, SequenceNode
 from . import paths
 from .errors import ConfigError, FlashgenError, closest
 from .request import PlanRequest
-from .schema import NOT_SWEPT, HeadDim, KernelConfig, Registers, Tile, first_error
+from .schema import NOT_SWEPT, HeadDim, KernelConfig, Registers, Swizzle, Tile, first_error
 from .spec import Arch, KernelSpec, default_schedule, word
 from .yaml_nodes import MAX_BYTES, documents, entries, locate, plain, position
 
@@ -128,6 +128,7 @@ def _request(config: KernelConfig) -> PlanRequest:
 
     tile: Tile | None = chosen("tile")
     registers: Registers | None = chosen("registers")
+    swizzle: Swizzle | None = chosen("swizzle")
     plain_keys = ("stages", "scheduler", "overlap", "pingpong", "rescale", "epilogue")
     return PlanRequest(
         block_m=tile.m if tile else None,
@@ -135,5 +136,7 @@ def _request(config: KernelConfig) -> PlanRequest:
         consumer_warpgroups=chosen("warpgroups"),
         producer_registers=registers.producer if registers else None,
         consumer_registers=registers.consumer if registers else None,
+        swizzle_qk=swizzle.qk if swizzle else None,
+        swizzle_v=swizzle.v if swizzle else None,
         **{key: chosen(key) for key in plain_keys},
     )

@@ -7,7 +7,7 @@ It adds up cycles of one SM for a nominal problem (4096 queries and keys), from 
 from __future__ import annotations
 
 from .feasibility import TileChoice
-from .footprint import padded_head_dims
+from .footprint import round_up
 from .spec import KernelSpec
 
 MMA_FLOP_PER_CYCLE = 4096
@@ -28,7 +28,7 @@ HIDDEN = {1: 0.5, 2: 0.85, 3: 0.85}  # consumer warpgroups -> share of the lesse
 
 def matrix_cycles(spec: KernelSpec, block_m: int, block_n: int) -> float:
     """Cycles of both products of one block, each bound by the tensor cores or by the operands' shared memory reads."""
-    qk, _ = padded_head_dims(spec)
+    qk = round_up(spec.head_dim_qk, 16)  # products go in steps of 16, whatever the swizzle pads rows to
     element = spec.dtype.bytes
     groups = block_m // 64
 

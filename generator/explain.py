@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import MMA_FLOP_PER_CYCLE, exp2_cycles
-from .footprint import SMEM_LIMIT, SmemRow, accumulator_limit, accumulator_table, register_pool
+from .footprint import SMEM_LIMIT, SmemRow, accumulator_limit, accumulator_table, register_pool, round_up
 from .plan import KernelPlan
 
 
@@ -61,6 +61,6 @@ def describe(plan: KernelPlan) -> Explanation:
         register_pool=register_pool(plan.consumer_warpgroups),
         flop=2 * m * n * dims,
         bytes=n * dims * spec.dtype.bytes,
-        matrix_cycles=2 * m * n * (plan.padded_qk + spec.head_dim_v) / MMA_FLOP_PER_CYCLE,
+        matrix_cycles=2 * m * n * (round_up(spec.head_dim_qk, 16) + spec.head_dim_v) / MMA_FLOP_PER_CYCLE,
         exp2_cycles=exp2_cycles(m, n),
     )

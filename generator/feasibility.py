@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from .errors import PlanError
 from .footprint import (
-    OUTPUT_BYTES,
     REGISTER_SPLIT,
     SMEM_LIMIT,
+    SWIZZLES,
     accumulator_limit,
     accumulator_registers,
-    padded_head_dims,
     register_pool,
     smem_table,
     smem_total,
@@ -39,6 +38,13 @@ class TileChoice:
     overlap: bool
     pingpong: bool
     epilogue: Epilogue
+    swizzle_qk: int
+    swizzle_v: int
+
+    @property
+    def swizzles(self) -> tuple[int, int]:
+        """Bytes of a row that are permuted together, of (q and k, v and out)."""
+        return self.swizzle_qk, self.swizzle_v
 
 
 def problem(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
@@ -63,7 +69,7 @@ def problem(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
         return PlanError(f"stages: got {choice.stages}; legal: {least} or more {why}", key="stages")
     if choice.pingpong and groups < 2:
         return PlanError("pingpong: got true with 1 consumer warpgroup; legal: 2 or 3 of them", key="pingpong")
-    return _registers(choice) or _epilogue(spec, choice) or _memory(spec, choice) or _accumulators(spec, choice)
+    return _registers(choice) or _swizzles(choice) or _memory(spec, choice) or _accumulators(spec, choice)
 
 
 def _registers(choice: TileChoice) -> PlanError | None:
@@ -81,19 +87,19 @@ def _registers(choice: TileChoice) -> PlanError | None:
     return None
 
 
-def _epilogue(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
-    qk, v = padded_head_dims(spec)
-    if choice.epilogue is Epilogue.over_q and v * OUTPUT_BYTES > qk * spec.dtype.bytes:
-        return PlanError(
-            f"epilogue over_q: a row of out takes {v * OUTPUT_BYTES} bytes, and one of q only {qk * spec.dtype.bytes}; "
-            "legal: tile",
-            key="epilogue",
-        )
+def _swizzles(choice: TileChoice) -> PlanError | None:
+    for name, got in (("qk", choice.swizzle_qk), ("v", choice.swizzle_v)):
+        if got not in SWIZZLES:
+            near = min(SWIZZLES, key=lambda swizzle: abs(swizzle - got))
+            legal = ", ".join(map(str, sorted(SWIZZLES)))
+            return PlanError(f"swizzle {name}: got {got}; legal: {legal} bytes; nearest: {near}", key="swizzle")
     return None
 
 
 def _memory(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
-    wanted = smem_total(smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue))
+    wanted = smem_total(
+        smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue, choice.swizzles)
+    )
     if wanted <= SMEM_LIMIT:
         return None
     return PlanError(
@@ -133,7 +139,7 @@ def _smaller(choice: TileChoice) -> Iterator[TileChoice]:
 
 def fits(spec: KernelSpec, choice: TileChoice) -> bool:
     """Whether memory and registers suffice for a choice that is otherwise legal."""
-    rows = smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue)
+    rows = smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue, choice.swizzles)
     limit = accumulator_limit(choice.consumer_warpgroups, choice.consumer_registers)
     return smem_total(rows) <= SMEM_LIMIT and accumulator_registers(choice.block_n, spec.head_dim_v) <= limit
 

@@ -13,6 +13,7 @@ from .spec import KernelSpec
 SMEM_LIMIT = 232_448  # bytes a block may use on sm90: 227 KiB
 REGISTER_FILE = 65_536  # 32-bit registers of an SM
 SMEM_ALIGN = 1024  # the 128-byte swizzle repeats every 8 rows of 128 bytes
+SWIZZLES = (128, 64, 32)  # bytes of a row that TMA and WGMMA permute together
 OUTPUT_BYTES = 2  # out is bf16 or fp16 whatever the inputs are
 
 # Consumer warpgroups -> registers a thread for (producer, consumer), as setmaxnreg takes them.
@@ -35,23 +36,40 @@ def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def padded_head_dims(spec: KernelSpec) -> tuple[int, int]:
-    """(d_qk, d_v) as they lie in shared memory: products go in steps of 16, so rows are padded to that."""
-    return round_up(spec.head_dim_qk, 16), round_up(spec.head_dim_v, 16)
+def padded_head_dims(spec: KernelSpec, swizzles: tuple[int, int]) -> tuple[int, int]:
+    """(d_qk, d_v) as they lie in shared memory: whole rows of the swizzle, in bytes, that each is copied with."""
+    qk, v = (swizzle // spec.dtype.bytes for swizzle in swizzles)
+    return round_up(spec.head_dim_qk, qk), round_up(spec.head_dim_v, v)
 
 
-def smem_table(spec: KernelSpec, block_m: int, block_n: int, stages: int, epilogue: Epilogue) -> tuple[SmemRow, ...]:
+def natural_swizzle(head_dim: int, element: int) -> int:
+    """The widest swizzle that adds no more columns than the products' own padding, in bytes."""
+    row = round_up(head_dim, 16) * element
+    return next(swizzle for swizzle in SWIZZLES if row % swizzle == 0)
+
+
+def usual_swizzle(head_dim: int, element: int) -> int:
+    """The swizzle that measured best, in bytes: the natural one, but the widest where rows start off a 32-byte sector
+    or the natural one is the narrowest: narrow copies of such rows cost more than the room that they save."""
+    natural = natural_swizzle(head_dim, element)
+    return SWIZZLES[0] if head_dim * element % 32 or natural == SWIZZLES[-1] else natural
+
+
+def smem_table(
+    spec: KernelSpec, block_m: int, block_n: int, stages: int, epilogue: Epilogue, swizzles: tuple[int, int]
+) -> tuple[SmemRow, ...]:
     """Every member of the shared memory in order, with its exact place; the last row is the tail's padding."""
-    qk, v = padded_head_dims(spec)
+    qk, v = padded_head_dims(spec, swizzles)
     element = spec.dtype.bytes
+    groups = block_m // 64
     members = (
         ("q", block_m * qk * element, SMEM_ALIGN),
         ("k", stages * block_n * qk * element, SMEM_ALIGN),
         ("v", stages * block_n * v * element, SMEM_ALIGN),
         ("out", block_m * v * OUTPUT_BYTES if epilogue is Epilogue.tile else 0, SMEM_ALIGN),
-        # q_full, q_empty, tile_full, tile_empty, and full and empty of every stage of k and of v.
-        ("barriers", 8 * (4 + 4 * stages), 8),
-        ("tile", 8, 8),
+        ("tile", 2 * 16, SMEM_ALIGN),  # coordinates of the tile being computed and of the next
+        # full and empty of q for every warpgroup, of every stage of k and of v, and of both tiles.
+        ("barriers", 8 * (2 * groups + 4 * stages + 4), 8),
     )
     rows, end = [], 0
     for name, size, align in members:

@@ -61,6 +61,7 @@ def to_yaml(plan: KernelPlan) -> str:
         f"pingpong: {str(plan.pingpong).lower()}",
         f"rescale: {plan.rescale}",
         f"epilogue: {plan.epilogue}",
+        f"swizzle: {{qk: {plan.swizzle_qk}, v: {plan.swizzle_v}}}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,16 @@ from .config import ConfigEntry
 from .cost import WIDEST, cost
 from .errors import PlanError
 from .feasibility import BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice, problem
-from .footprint import REGISTER_SPLIT, SmemRow, accumulator_registers, padded_head_dims, smem_table, smem_total
+from .footprint import (
+    REGISTER_SPLIT,
+    SmemRow,
+    accumulator_registers,
+    natural_swizzle,
+    padded_head_dims,
+    smem_table,
+    smem_total,
+    usual_swizzle,
+)
 from .request import Epilogue, PlanRequest, Rescale, Scheduler
 from .shipped import shipped_request
 from .spec import KernelSpec, Mask
@@ -21,6 +30,7 @@ Origin = Literal["config", "shipped", "model"]
 AUTO = PlanRequest()
 STAGES = 2
 USUAL_WARPGROUPS = 2
+EARLY_FROM = 224  # head dim of v from which rescaling O is long enough to be worth hiding behind QK
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class KernelPlan:
     pingpong: bool
     rescale: Rescale
     epilogue: Epilogue
+    swizzle_qk: int
+    swizzle_v: int
     origin: Origin = field(default="config", compare=False)
 
     @property
@@ -54,17 +66,29 @@ class KernelPlan:
     @property
     def padded_qk(self) -> int:
         """d_qk as it lies in shared memory."""
-        return padded_head_dims(self.spec)[0]
+        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[0]
 
     @property
     def padded_v(self) -> int:
         """d_v as it lies in shared memory."""
-        return padded_head_dims(self.spec)[1]
+        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[1]
+
+    @property
+    def chunk_qk(self) -> int:
+        """Columns of q and k that one TMA copy moves: a row of the swizzle."""
+        return self.swizzle_qk // self.spec.dtype.bytes
+
+    @property
+    def chunk_v(self) -> int:
+        """Columns of v and out that one TMA copy moves: a row of the swizzle."""
+        return self.swizzle_v // self.spec.dtype.bytes
 
     @property
     def smem(self) -> tuple[SmemRow, ...]:
         """Every member of the block's shared memory, in order."""
-        return smem_table(self.spec, self.block_m, self.block_n, self.stages, self.epilogue)
+        return smem_table(
+            self.spec, self.block_m, self.block_n, self.stages, self.epilogue, (self.swizzle_qk, self.swizzle_v)
+        )
 
     @property
     def smem_bytes(self) -> int:
@@ -118,8 +142,7 @@ def _solve(spec: KernelSpec, request: PlanRequest, origin: Origin) -> KernelPlan
     # Ties go to the wider block, then to the output tile of its own.
     best = min(feasible, key=lambda c: (cost(spec, c), -c.block_n, c.epilogue is not Epilogue.tile))
     scheduler = request.scheduler or (Scheduler.static if spec.mask is Mask.full else Scheduler.dynamic)
-    early = spec.head_dim_v == 128 or spec.head_dim_v >= 224
-    rescale = request.rescale or (Rescale.early if early else Rescale.late)
+    rescale = request.rescale or (Rescale.early if spec.head_dim_v >= EARLY_FROM else Rescale.late)
     return KernelPlan(spec=spec, scheduler=scheduler, rescale=rescale, origin=origin, **asdict(best))
 
 
@@ -132,7 +155,7 @@ def _candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
     for groups, block_m in _rows(request):
         producer, consumer = REGISTER_SPLIT.get(groups, REGISTER_SPLIT[1])
         for block_n in widths:
-            choice = TileChoice(
+            usual = TileChoice(
                 block_m=block_m,
                 block_n=block_n,
                 stages=stages,
@@ -142,12 +165,23 @@ def _candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
                 overlap=overlap,
                 pingpong=groups >= 2 if request.pingpong is None else request.pingpong,
                 epilogue=request.epilogue or Epilogue.tile,
+                swizzle_qk=_or(request.swizzle_qk, usual_swizzle(spec.head_dim_qk, spec.dtype.bytes)),
+                swizzle_v=_or(request.swizzle_v, usual_swizzle(spec.head_dim_v, spec.dtype.bytes)),
             )
-            if request.epilogue is None and problem(spec, choice) is not None:
-                over_q = replace(choice, epilogue=Epilogue.over_q)
-                # A refusal is better told of the usual epilogue than of one that was not asked for.
-                choice = over_q if problem(spec, over_q) is None else choice
-            yield choice
+            # A refusal is better told of the usual choice than of one that was not asked for.
+            yield next((choice for choice in _leaner(spec, request, usual) if problem(spec, choice) is None), usual)
+
+
+def _leaner(spec: KernelSpec, request: PlanRequest, usual: TileChoice) -> Iterator[TileChoice]:
+    """The usual choice, then those that need less shared memory where the request leaves it open."""
+    yield usual
+    stored = usual if request.epilogue else replace(usual, epilogue=Epilogue.registers)
+    yield stored
+    yield replace(
+        stored,
+        swizzle_qk=_or(request.swizzle_qk, natural_swizzle(spec.head_dim_qk, spec.dtype.bytes)),
+        swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, spec.dtype.bytes)),
+    )
 
 
 def _or(value: int | None, default: int) -> int:

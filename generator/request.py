@@ -26,10 +26,10 @@ class Rescale(StrEnum):
 
 
 class Epilogue(StrEnum):
-    """Where O is staged for the TMA store: in its own tile of shared memory, or over Q's."""
+    """How O is stored: through a tile of shared memory and one TMA store, or from registers in 16-byte pieces."""
 
     tile = "tile"
-    over_q = "over_q"
+    registers = "registers"
 
 
 # Field of PlanRequest -> YAML key, for messages.
@@ -39,6 +39,8 @@ KEYS = {
     "consumer_warpgroups": "warpgroups",
     "producer_registers": "registers",
     "consumer_registers": "registers",
+    "swizzle_qk": "swizzle",
+    "swizzle_v": "swizzle",
 }
 TILE_FIELDS = ("block_m", "block_n", "stages", "consumer_warpgroups", "producer_registers", "consumer_registers")
 _BOOLEANS = ("overlap", "pingpong")
@@ -60,6 +62,8 @@ class PlanRequest:
     pingpong: bool | None = None
     rescale: Rescale | None = None
     epilogue: Epilogue | None = None
+    swizzle_qk: int | None = None
+    swizzle_v: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.explicit.items():

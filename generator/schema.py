@@ -44,6 +44,13 @@ class Registers(_Strict):
     consumer: StrictInt = Field(description="Registers of a consumer thread: a multiple of 8 from 24 to 256.")
 
 
+class Swizzle(_Strict):
+    """Bytes of a row that are permuted together in shared memory, and so the width of a copy."""
+
+    qk: StrictInt = Field(description="Bytes of a row of q and k: 32, 64 or 128.")
+    v: StrictInt = Field(description="Bytes of a row of v and out: 32, 64 or 128.")
+
+
 class KernelConfig(_Strict):
     """One kernel: one point of a config's sweep."""
 
@@ -88,12 +95,20 @@ class KernelConfig(_Strict):
     rescale: Annotated[Rescale, Field(strict=False)] | Auto = Field(
         default="auto",
         description="Rescale O before its next product is issued (early) or after the last one is done (late). "
-        "auto: early when the head dim of v is 128, or 224 and more.",
+        "auto: early when the head dim of v is 224 or more.",
     )
     epilogue: Annotated[Epilogue, Field(strict=False)] | Auto = Field(
         default="auto",
-        description="Stage out in shared memory of its own (tile) or over q's (over_q). auto: tile if it fits.",
+        description="Store out through a tile of shared memory (tile) or from registers. auto: tile if it fits.",
     )
+    swizzle: Swizzle | Auto = Field(
+        default="auto",
+        description="Bytes of a row permuted together in shared memory, {qk, v}: 32, 64 or 128. Rows are padded to "
+        "whole ones; products keep the real head dim. auto: wide where rows are not whole 32-byte sectors.",
+    )
+
+
+INNER: dict[str, type[BaseModel]] = {"head_dim": HeadDim, "tile": Tile, "registers": Registers, "swizzle": Swizzle}
 
 
 def json_schema() -> dict[str, Any]:
@@ -121,10 +136,12 @@ def first_error(error: ValidationError, data: dict[str, Any]) -> tuple[list[str 
     if details["type"] == "missing":
         return path, f"{name + ': ' if name else ''}the key {last} is missing"
     if details["type"] == "extra_forbidden":
-        keys = list(_model_at(path[:-1]).model_fields)
-        inside = " ".join(map(str, path[:-1]))
-        where = f"{inside}: " if inside else ""
-        return path, f"{where}unknown key {shown(last)}; legal: {', '.join(keys)}{closest(last, keys)}"
+        inner = len(details["loc"]) > 1
+        keys = list((INNER[str(path[0])] if inner else KernelConfig).model_fields)
+        where = f"{path[0]}: " if inner else ""
+        return [*path[:1], *([last] if inner else [])], (
+            f"{where}unknown key {shown(last)}; legal: {', '.join(keys)}{closest(last, keys)}"
+        )
     got: Any = data
     for step in path:
         got = got[step]
@@ -167,17 +184,19 @@ def _words(rule: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     return {"integer": ["an integer"], "boolean": ["true", "false"]}[rule["type"]]
 
 
-def _model_at(path: list[str | int]) -> type[BaseModel]:
-    inner: dict[str, type[BaseModel]] = {"head_dim": HeadDim, "tile": Tile, "registers": Registers}
-    return inner[str(path[0])] if path else KernelConfig
-
-
 def _path(loc: tuple[int | str, ...], data: Any) -> list[str | int]:
-    """The steps of a pydantic location that exist in the data: it also names branches of unions."""
-    path: list[str | int] = []
-    for step in loc:
-        inside = isinstance(data, list) if isinstance(step, int) else isinstance(data, dict) and step in data
-        if inside:
+    """The steps of a pydantic location that exist in the data: it also names branches of unions, which look alike."""
+    if not loc or loc[0] not in data:
+        return []
+    path: list[str | int] = [loc[0]]
+    data = data[loc[0]]
+    fields = INNER[str(loc[0])].model_fields if loc[0] in INNER else {}
+    for step in loc[1:]:
+        if (
+            isinstance(data, list)
+            if isinstance(step, int)
+            else step in fields and isinstance(data, dict) and step in data
+        ):
             path.append(step)
             data = data[step]
     return path

@@ -13,50 +13,57 @@ from flashgen.generator import Epilogue, KernelSpec
 from flashgen.generator.feasibility import TileChoice, fits, problem
 from flashgen.generator.footprint import (
     SMEM_LIMIT,
+    SWIZZLES,
     accumulator_limit,
     accumulator_registers,
+    natural_swizzle,
     register_pool,
     smem_table,
     smem_total,
+    usual_swizzle,
 )
 
 D128 = KernelSpec.forward(head_dim=128)
-CHOICE = TileChoice(128, 128, 2, 2, 24, 240, True, True, Epilogue.tile)
+CHOICE = TileChoice(128, 128, 2, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
 
 
 @pytest.mark.parametrize(
-    ("qk", "v", "m", "n", "stages", "epilogue", "total"),
+    ("qk", "v", "m", "n", "stages", "epilogue", "swizzles", "total"),
     [
-        # 65536 + 81920 + 81920 = 229376, and 104 bytes of barriers take another KiB.
-        (256, 256, 128, 80, 2, "over_q", 230_400),
+        # 65536 + 81920 + 81920 = 229376, and 160 bytes of tiles and barriers take another KiB.
+        (256, 256, 128, 80, 2, "registers", (128, 128), 230_400),
         # 32768 + 65536 + 65536 + 32768 = 196608.
-        (128, 128, 128, 128, 2, "tile", 197_632),
+        (128, 128, 128, 128, 2, "tile", (128, 128), 197_632),
         # 49152 + 86016 + 57344 + 32768 = 225280.
-        (192, 128, 128, 112, 2, "tile", 226_304),
-        # 72 lies as 80: 192 * 160 = 30720 for q and out, 2 * 112 * 160 = 35840 for k and v: 133120.
-        (72, 72, 192, 112, 2, "tile", 134_144),
-        # 8 lies as 16: q 2048, k 512, v 512 (out over q), each on its own KiB: 2048, 3072, ends 3584; barriers end at
-        # 3584 + 8 * 8 + 8 = 3656.
-        (8, 8, 64, 16, 1, "over_q", 4_096),
+        (192, 128, 128, 112, 2, "tile", (128, 128), 226_304),
+        # 72 lies as 80 in rows of 32 bytes: 192 * 160 = 30720 for q and out, 2 * 112 * 160 = 35840 for k and v: 133120.
+        (72, 72, 192, 112, 2, "tile", (32, 32), 134_144),
+        # and as 128 in rows of 128 bytes: 49152 for q and out, 57344 for k and v: 212992.
+        (72, 72, 192, 112, 2, "tile", (128, 128), 214_016),
+        # 8 lies as 16: q 2048, k 512, v 512, each on its own KiB: 2048, 3072, ends 3584; the tiles take 32 bytes, the
+        # barriers 8 * (2 + 4 + 4) and end at 3696.
+        (8, 8, 64, 16, 1, "registers", (32, 32), 4_096),
         # q 64 * 64 = 4096, k 3 * 16 * 64 = 3072, v 3 * 16 * 96 = 4608, out 64 * 96 = 6144: out starts at 12288 and ends
-        # at 18432; barriers end at 18432 + 8 * 16 + 8 = 18568.
-        (32, 48, 64, 16, 3, "tile", 19_456),
+        # at 18432; tiles and barriers end at 18432 + 32 + 8 * (2 + 12 + 4) = 18608.
+        (32, 48, 64, 16, 3, "tile", (64, 32), 19_456),
     ],
 )
-def test_shared_memory_by_hand(qk: int, v: int, m: int, n: int, stages: int, epilogue: str, total: int) -> None:
+def test_shared_memory_by_hand(
+    qk: int, v: int, m: int, n: int, stages: int, epilogue: str, swizzles: tuple[int, int], total: int
+) -> None:
     spec = KernelSpec.forward(head_dim=qk, head_dim_v=v)
-    assert smem_total(smem_table(spec, m, n, stages, Epilogue(epilogue))) == total
+    assert smem_total(smem_table(spec, m, n, stages, Epilogue(epilogue), swizzles)) == total
 
 
 def test_shared_memory_rows_of_d256() -> None:
-    rows = smem_table(KernelSpec.forward(head_dim=256), 128, 80, 2, Epilogue.over_q)
+    rows = smem_table(KernelSpec.forward(head_dim=256), 128, 80, 2, Epilogue.registers, (128, 128))
     assert [(row.name, row.offset, row.bytes) for row in rows] == [
         ("q", 0, 65536),
         ("k", 65536, 81920),
         ("v", 147456, 81920),
-        ("barriers", 229376, 96),
-        ("tile", 229472, 8),
-        ("padding", 229480, 920),
+        ("tile", 229376, 32),
+        ("barriers", 229408, 128),
+        ("padding", 229536, 864),
     ]
 
 
@@ -67,12 +74,13 @@ def test_shared_memory_rows_of_d256() -> None:
     blocks=st.integers(1, 16),
     stages=st.integers(1, 5),
     epilogue=st.sampled_from(Epilogue),
+    swizzles=st.tuples(st.sampled_from(SWIZZLES), st.sampled_from(SWIZZLES)),
 )
 def test_shared_memory_rows_follow_each_other(
-    qk: int, v: int, groups: int, blocks: int, stages: int, epilogue: Epilogue
+    qk: int, v: int, groups: int, blocks: int, stages: int, epilogue: Epilogue, swizzles: tuple[int, int]
 ) -> None:
     spec = KernelSpec.forward(head_dim=8 * qk, head_dim_v=8 * v)
-    rows = smem_table(spec, 64 * groups, 16 * blocks, stages, epilogue)
+    rows = smem_table(spec, 64 * groups, 16 * blocks, stages, epilogue, swizzles)
     for before, after in itertools.pairwise(rows):
         assert 0 <= after.offset - (before.offset + before.bytes) < 1024
     assert all(row.offset % 1024 == 0 for row in rows if row.name in ("q", "k", "v", "out"))
@@ -131,7 +139,7 @@ def test_refusals_say_got_limit_and_nearest(changes: dict[str, object], key: str
 
 
 def test_accumulators_of_three_warpgroups() -> None:
-    wide = TileChoice(192, 128, 2, 3, 32, 160, True, True, Epilogue.tile)
+    wide = TileChoice(192, 128, 2, 3, 32, 160, True, True, Epilogue.tile, 128, 128)
     error = problem(D128, wide)
     assert error is not None
     assert "160 accumulator registers a thread; 128 are available" in str(error)
@@ -139,12 +147,22 @@ def test_accumulators_of_three_warpgroups() -> None:
     assert problem(KernelSpec.forward(head_dim=64), wide) is None
 
 
-def test_out_over_q_needs_rows_as_wide_as_out() -> None:
-    over_q = replace(CHOICE, epilogue=Epilogue.over_q)
-    assert problem(D128, over_q) is None
-    error = problem(KernelSpec.forward(head_dim=64, head_dim_v=128), over_q)
+def test_a_swizzle_has_three_widths() -> None:
+    assert problem(D128, replace(CHOICE, swizzle_qk=64, swizzle_v=32)) is None
+    error = problem(D128, replace(CHOICE, swizzle_v=100))
     assert error is not None
-    assert "a row of out takes 256 bytes, and one of q only 128" in str(error)
+    assert error.key == "swizzle"
+    assert "swizzle v: got 100; legal: 32, 64, 128 bytes; nearest: 128" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "natural", "usual"),
+    # 72 * 2 bytes are no whole 32-byte sectors; 80 * 2 are, but only in the narrowest swizzle.
+    [(64, 128, 128), (72, 32, 128), (80, 32, 128), (96, 64, 64), (88, 64, 128), (160, 64, 64), (8, 32, 128)],
+)
+def test_swizzles_of_a_head_dim(head_dim: int, natural: int, usual: int) -> None:
+    assert natural_swizzle(head_dim, 2) == natural
+    assert usual_swizzle(head_dim, 2) == usual
 
 
 @given(qk=st.integers(1, 32), v=st.integers(1, 32), groups=st.integers(1, 3), blocks=st.integers(1, 16))
@@ -152,11 +170,11 @@ def test_a_choice_fits_or_the_refusal_names_one_that_does(qk: int, v: int, group
     spec = KernelSpec.forward(head_dim=8 * qk, head_dim_v=8 * v)
     producer, consumer = {1: (56, 248), 2: (24, 240), 3: (32, 160)}[groups]
     choice = TileChoice(
-        64 * groups, 16 * blocks, 2, groups, producer, consumer, True, groups > 1, Epilogue.tile
+        64 * groups, 16 * blocks, 2, groups, producer, consumer, True, groups > 1, Epilogue.tile, 64, 64
     )  # fmt: skip
     error = problem(spec, choice)
     assert (error is None) == fits(spec, choice)
     if error is None:
-        assert smem_total(smem_table(spec, choice.block_m, choice.block_n, 2, Epilogue.tile)) <= SMEM_LIMIT
+        assert smem_total(smem_table(spec, choice.block_m, choice.block_n, 2, Epilogue.tile, (64, 64))) <= SMEM_LIMIT
     else:
         assert "nearest that fits: tile {m:" in str(error)

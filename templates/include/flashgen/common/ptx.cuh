@@ -1,8 +1,9 @@
 #pragma once
 // Every inline PTX instruction but wgmma (common/wgmma.cuh): barriers, bulk tensor copies, matrix stores, register reallocation, ex2.
+#include <cute/numeric/integral_constant.hpp>
 #include <cutlass/bfloat16.h>
 #include <cutlass/half.h>
-#include <flashgen/attention/params.h>
+#include <flashgen/common/tensor_map.h>
 
 namespace flashgen::ptx {
 

@@ -1,7 +1,8 @@
 #pragma once
 // A tile of 16-bit elements in shared memory, in the one arrangement that bulk tensor copies write, wgmma reads and stmatrix fills:
 // chunks of kWidth columns, each chunk all rows after another, 16-byte pieces swizzled within a row's bytes (PTX ISA, "Swizzling modes").
-// Columns are a multiple of 16, so a tile is as wide as the problem and not as a power of two: 80 columns are five chunks of 16.
+// A tile may be wider than the problem (columns past it arrive as zeros and no product reads them): 72 columns are two chunks of 64, three of
+// 32 or five of 16. Wide chunks copy faster, narrow ones take less room; products always have the problem's own width.
 #include <cute/swizzle_layout.hpp>
 #include <cute/tensor_impl.hpp>
 
@@ -14,11 +15,13 @@ struct Descriptor {
   __device__ __forceinline__ uint64_t at(int bytes) const { return static_cast<uint64_t>(high) << 32 | (low + static_cast<uint32_t>(bytes >> 4)); }
 };
 
-template <class Element, int kRows, int kCols>
+template <class Element, int kRows, int kHeadDim, int kChunkColumns>
 struct SmemTile {
-  static_assert(sizeof(Element) == 2 && kRows % 8 == 0 && kCols % 16 == 0, "a tile is whole 8 x 16 pieces of 16-bit elements");
-  static constexpr int kWidth = kCols % 64 == 0 ? 64 : kCols % 32 == 0 ? 32 : 16;  // columns of a chunk: one box of a bulk copy
-  static constexpr int kChunks = kCols / kWidth;
+  static constexpr int kWidth = kChunkColumns;  // columns of a chunk: one box of a bulk copy
+  static_assert(sizeof(Element) == 2 && kRows % 8 == 0, "a tile is whole 8-row pieces of 16-bit elements");
+  static_assert(kWidth == 16 || kWidth == 32 || kWidth == 64, "rows of a chunk are swizzled over 32, 64 or 128 bytes");
+  static constexpr int kChunks = (kHeadDim + kWidth - 1) / kWidth;
+  static constexpr int kCols = kChunks * kWidth;
   static constexpr int kRowBytes = kWidth * 2;
   static constexpr int kChunkBytes = kRows * kRowBytes;
   static constexpr int kBytes = kRows * kCols * 2;

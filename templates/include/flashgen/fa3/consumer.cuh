@@ -50,7 +50,7 @@ struct Consumer {
     wgmma_hold(scores);
     wgmma_fence();
     CUTE_UNROLL
-    for (int step = 0; step < T::kPaddedQK / 16; ++step)
+    for (int step = 0; step < T::kStepsQK; ++step)
       Wgmma<Element, kBlockN>::ss(scores, q_tile.at(T::Q::k_major_step(step)), k_tiles.at(offset + T::K::k_major_step(step)), step > 0);
     wgmma_commit();
   }
@@ -128,8 +128,8 @@ struct Consumer {
     convert();
   }
 
-  __device__ __forceinline__ void tile(TileCoordinate const& at, BlockRange const& blocks, int q_phase) {
-    int const first_row = at.m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+  __device__ __forceinline__ void tile(int m_block, BlockRange const& blocks, int q_phase) {
+    int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
     int block = blocks.end - 1;
     ptx::barrier_wait(&smem.q_full[warpgroup], q_phase);
     await_k();
@@ -149,7 +149,7 @@ struct Consumer {
     for (; block >= max(blocks.full, 0); --block) step<true>(first_row, block);
     CUTE_NO_UNROLL
     for (; block >= 0; --block) step<false>(first_row, block);
-    if constexpr (!Config::kOutputOverQ) release(&smem.q_empty[warpgroup]);
+    release(&smem.q_empty[warpgroup]);
     if constexpr (Config::kRescaleEarly && Config::kOverlap) rescale();
     await_v();
     issue_output();
@@ -163,35 +163,29 @@ struct Consumer {
     if constexpr (Config::kPingPong) {
       if (warpgroup == kWarpgroups - 1) ptx::named_arrive(kTurn, 256);  // the first turn is warpgroup 0's
     }
-    PipelineState<1> q, published;
+    PipelineState<1> q;
+    PipelineState<2> published;
     while (true) {
-      ptx::barrier_wait(&smem.tile_full, published.phase);
-      TileCoordinate const at = smem.tile;
-      ptx::barrier_arrive(&smem.tile_empty);
-      published.advance();
+      ptx::barrier_wait(&smem.tile_full[published.stage], published.phase);
+      TileCoordinate const& at = smem.tile[published.stage];  // read again where it is needed: registers are scarce in between
       if (at.m_block < 0) break;
       BlockRange const blocks = Mask::template blocks<kBlockM, kBlockN>(params, at.m_block);
-      bool const empty = Mask::kUnevenRows && blocks.end <= 0;  // every row sees no key
-      if (empty) {
-        CUTE_UNROLL
-        for (int i = 0; i < Config::kHeadDimV / 2; ++i) acc[i] = 0.f;
-        softmax.row_sum[0] = softmax.row_sum[1] = 0.f;
+      if (Mask::kUnevenRows && blocks.end <= 0) {
+        Epilogue<Config>::store_empty(params, at, warpgroup, thread);
       } else {
-        tile(at, blocks, q.phase);
+        tile(at.m_block, blocks, q.phase);
         q.advance();
+        Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
       }
-      Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
-      if constexpr (Config::kOutputOverQ) {
-        if (thread == 0) {
-          ptx::store_wait_read();
-          if (!empty) ptx::barrier_arrive(&smem.q_empty[warpgroup]);
-        }
-      }
+      ptx::barrier_arrive(&smem.tile_empty[published.stage]);
+      published.advance();
     }
     if constexpr (Config::kPingPong) {
       if (warpgroup == 0) ptx::named_sync(kTurn, 256);  // the turn nobody took
     }
-    if (thread == 0) ptx::store_wait_read();  // shared memory must outlive the last store
+    if constexpr (Config::kOutputTile) {
+      if (thread == 0) ptx::store_wait_read();  // shared memory must outlive the last store
+    }
   }
 };
 

@@ -1,6 +1,8 @@
 #pragma once
-// From a warpgroup's accumulator to global memory: normalise, convert, shared memory (stmatrix), one bulk store that goes on by itself;
-// the log-sum-exp straight from registers.
+// From a warpgroup's accumulator to global memory: normalise, convert, store; the log-sum-exp straight from registers.
+//   kOutputTile: through shared memory (stmatrix) and one bulk store that goes on by itself while the next tile starts.
+//   otherwise: from registers, a quad of lanes first exchanging its pieces so that each lane stores 16 bytes: no shared memory, so that wide
+//   heads keep their stages.
 #include <flashgen/attention/softmax.cuh>
 #include <flashgen/fa3/smem.cuh>
 
@@ -8,47 +10,106 @@ namespace flashgen::fa3 {
 
 template <class Config>
 struct Epilogue {
-  using T = Tiles<Config>;
-  using Out = typename T::Out;
-  static constexpr int kColumnBlocks = Config::kHeadDimV / 8;
+  using Element = typename Config::Element;
+  using Out = typename Tiles<Config>::Out;
+  static constexpr int kPieces = Config::kHeadDimV / 8;  // 16-byte pieces of a row: columns 8 j .. 8 j + 7
 
-  // acc as Wgmma lays it out; softmax after finish(). All 128 threads of the warpgroup.
-  __device__ __forceinline__ static void run(ForwardParams const& params, Smem<Config>& smem, TileCoordinate const& tile, int warpgroup, int thread,
-                                             float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
-    using Element = typename Config::Element;
-    Element* const out = reinterpret_cast<Element*>(smem.output(warpgroup));
-    int const lane = thread % 32, warp_row = thread / 32 * 16;
-    int const first_row = tile.m_block * Config::kBlockM + warpgroup * 64;
-    float const scale[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+  // What a thread holds: acc[4 j + 2 h + e] = row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + e, before normalisation.
+  float const (&acc)[Config::kHeadDimV / 2];
+  float const scale[2];
 
-    if constexpr (!Config::kOutputOverQ) {
-      if (thread == 0) ptx::store_wait_read();  // the previous tile's store
-    }
-    ptx::named_sync(kOutput + warpgroup, 128);
-    int const row = warp_row + lane % 16, column = lane / 16 * 8;  // of the 16-byte piece this lane addresses for stmatrix
-    auto piece = [&](int j, int h) { return ptx::pack<Element>(acc[4 * j + 2 * h] * scale[h], acc[4 * j + 2 * h + 1] * scale[h]); };
+  __device__ __forceinline__ static Element* row_of_output(ForwardParams const& params, TileCoordinate const& at, int row) {
+    return static_cast<Element*>(params.out_data) + at.batch * params.out_batch_stride + row * params.out_row_stride + at.head * params.out_head_stride;
+  }
+  __device__ __forceinline__ static float* row_of_lse(ForwardParams const& params, TileCoordinate const& at) {
+    return params.lse + (static_cast<int64_t>(at.batch) * params.heads_q + at.head) * params.seqlen_q;
+  }
+
+  __device__ __forceinline__ uint32_t pair(int j, int h) const { return ptx::pack<Element>(acc[4 * j + 2 * h] * scale[h], acc[4 * j + 2 * h + 1] * scale[h]); }
+
+  __device__ __forceinline__ void store_tile(ForwardParams const& params, char* tile, TileCoordinate const& at, int first_row, int barrier, int thread) const {
+    int const lane = thread % 32;
+    if (thread == 0) ptx::store_wait_read();  // the previous tile's store
+    ptx::named_sync(barrier, 128);
+    Element* const out = reinterpret_cast<Element*>(tile);
+    int const row = thread / 32 * 16 + lane % 16, column = lane / 16 * 8;  // of the piece whose address this lane gives to stmatrix
     CUTE_UNROLL
-    for (int j = 0; j + 1 < kColumnBlocks; j += 2)
-      ptx::store_matrix_x4(out + typename Out::Layout{}(row, 8 * j + column), piece(j, 0), piece(j, 1), piece(j + 1, 0), piece(j + 1, 1));
-    if constexpr (kColumnBlocks % 2 == 1)
-      ptx::store_matrix_x2(out + typename Out::Layout{}(row, 8 * (kColumnBlocks - 1)), piece(kColumnBlocks - 1, 0), piece(kColumnBlocks - 1, 1));
+    for (int j = 0; j + 1 < kPieces; j += 2)
+      ptx::store_matrix_x4(out + typename Out::Layout{}(row, 8 * j + column), pair(j, 0), pair(j, 1), pair(j + 1, 0), pair(j + 1, 1));
+    if constexpr (kPieces % 2 == 1) ptx::store_matrix_x2(out + typename Out::Layout{}(row, 8 * (kPieces - 1)), pair(kPieces - 1, 0), pair(kPieces - 1, 1));
     ptx::fence_async_proxy();
-    ptx::named_sync(kOutput + warpgroup, 128);
+    ptx::named_sync(barrier, 128);
     if (thread == 0) {
       if (first_row < params.seqlen_q) {
         CUTE_UNROLL
         for (int chunk = 0; chunk < Out::kChunks; ++chunk)
-          ptx::tensor_store(params.out, reinterpret_cast<char*>(out) + chunk * Out::kChunkBytes, chunk * Out::kWidth, first_row, tile.head, tile.batch);
+          ptx::tensor_store(params.out, tile + chunk * Out::kChunkBytes, chunk * Out::kWidth, first_row, at.head, at.batch);
       }
       ptx::store_commit();
     }
+  }
 
-    if (params.lse != nullptr && lane % 4 == 0) {
-      float* const lse = params.lse + (static_cast<int64_t>(tile.batch) * params.heads_q + tile.head) * params.seqlen_q;
+  __device__ __forceinline__ void store_registers(ForwardParams const& params, TileCoordinate const& at, int first_row, int thread) const {
+    int const lane = thread % 4, row = first_row + thread / 32 * 16 + thread % 32 / 4;
+    Element* const out = row_of_output(params, at, row);
+    CUTE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      bool const inside = row + 8 * h < params.seqlen_q;
+      Element* const to = out + 8 * h * params.out_row_stride;
+      CUTE_UNROLL
+      for (int j = 0; j + 3 < kPieces; j += 4) {
+        uint32_t piece[4];  // of lane l: its pair of pieces j .. j + 3, then all four pairs of piece j + l
+        CUTE_UNROLL
+        for (int i = 0; i < 4; ++i) piece[i] = pair(j + i, h);
+        transpose_quad(piece, lane);
+        if (inside) *reinterpret_cast<uint4*>(to + 8 * (j + lane)) = make_uint4(piece[0], piece[1], piece[2], piece[3]);
+      }
+      CUTE_UNROLL
+      for (int j = kPieces / 4 * 4; j < kPieces; ++j) {
+        uint32_t const last = pair(j, h);
+        if (inside) *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * lane) = last;
+      }
+    }
+  }
+
+  // A 4 x 4 transposition over the lanes of a quad: lane l's word i goes to lane i's word l.
+  __device__ __forceinline__ static void transpose_quad(uint32_t (&word)[4], int lane) {
+    CUTE_UNROLL
+    for (int bit = 1; bit <= 2; bit *= 2) {
+      bool const upper = lane & bit;
+      CUTE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (i & bit) continue;
+        uint32_t const kept = upper ? word[i + bit] : word[i];
+        uint32_t const got = __shfl_xor_sync(~0u, upper ? word[i] : word[i + bit], bit);
+        word[i] = upper ? got : kept;
+        word[i + bit] = upper ? kept : got;
+      }
+    }
+  }
+
+  // A tile whose rows see no key: zeros, and a log-sum-exp of -inf.
+  __device__ __forceinline__ static void store_empty(ForwardParams const& params, TileCoordinate const& at, int warpgroup, int thread) {
+    int const first_row = at.m_block * Config::kBlockM + warpgroup * 64, rows = min(64, params.seqlen_q - first_row);
+    for (int i = thread; i < rows * kPieces; i += 128)
+      *reinterpret_cast<uint4*>(row_of_output(params, at, first_row + i / kPieces) + i % kPieces * 8) = make_uint4(0, 0, 0, 0);
+    if (params.lse != nullptr && thread < rows) row_of_lse(params, at)[first_row + thread] = negative_infinity();
+  }
+
+  // softmax after finish(). All 128 threads of the warpgroup.
+  __device__ __forceinline__ static void run(ForwardParams const& params, Smem<Config>& smem, TileCoordinate const& at, int warpgroup, int thread,
+                                             float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
+    int const first_row = at.m_block * Config::kBlockM + warpgroup * 64;
+    Epilogue const epilogue{acc, {softmax.inverse_sum(0), softmax.inverse_sum(1)}};
+    if constexpr (Config::kOutputTile) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOutput + warpgroup, thread);
+    else epilogue.store_registers(params, at, first_row, thread);
+
+    if (params.lse != nullptr && thread % 4 == 0) {
+      float* const lse = row_of_lse(params, at);
       CUTE_UNROLL
       for (int h = 0; h < 2; ++h) {
-        int const r = first_row + warp_row + lane / 4 + 8 * h;
-        if (r < params.seqlen_q) lse[r] = softmax.log_sum_exp(h, params.scale_log2);
+        int const row = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * h;
+        if (row < params.seqlen_q) lse[row] = softmax.log_sum_exp(h, params.scale_log2);
       }
     }
   }

@@ -37,11 +37,12 @@ struct Producer {
     ptx::prefetch(params.out);
     int const group = params.heads_q / params.heads_kv;
     Stages k, v;
-    PipelineState<1> q, published;
+    PipelineState<1> q;
+    PipelineState<2> published;
     auto publish = [&](TileCoordinate const& tile) {
-      ptx::barrier_wait(&smem.tile_empty, published.phase ^ 1);
-      smem.tile = tile;
-      ptx::barrier_arrive(&smem.tile_full);
+      ptx::barrier_wait(&smem.tile_empty[published.stage], published.phase ^ 1);
+      smem.tile[published.stage] = tile;
+      ptx::barrier_arrive(&smem.tile_full[published.stage]);
       published.advance();
     };
 
