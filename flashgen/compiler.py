@@ -65,7 +65,7 @@ def compile_source(source: str, name: str, arch: str, toolchain: Toolchain) -> C
             Program(source, "c++", options=options(name, arch, toolchain.include_dirs)).compile("cubin", logs=log).code
         )
     except Exception as error:  # cuda.core has a class for each layer; whatever it was, this kernel did not compile
-        raise _failed(source, name, _clean(log.text) or str(error)) from error
+        raise _failed(source, name, _clean(log.text or str(error).split("compilation log:")[-1])) from error
     text = _clean(log.text)
     try:
         resources = parse_log(text)
