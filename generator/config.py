@@ -14,7 +14,8 @@ from yaml import MappingNode, Node, SequenceNode
 from . import paths
 from .errors import ConfigError, FlashgenError, closest
 from .request import PlanRequest
-from .schema import NOT_SWEPT, HeadDim, KernelConfig, Registers, Swizzle, Tile, first_error
+from .schema import NOT_SWEPT, HeadDim, KernelConfig, Registers, Swizzle, Tile
+from .schema_errors import first_error
 from .spec import Arch, KernelSpec, default_schedule, word
 from .yaml_nodes import MAX_BYTES, documents, entries, locate, plain, position
 

@@ -40,9 +40,9 @@ CHOICE = TileChoice(128, 128, 2, 2, 24, 240, True, True, Epilogue.tile, 128, 128
         (72, 72, 192, 112, 2, "tile", (32, 32), 134_144),
         # and as 128 in rows of 128 bytes: 49152 for q and out, 57344 for k and v: 212992.
         (72, 72, 192, 112, 2, "tile", (128, 128), 214_016),
-        # 8 lies as 16: q 2048, k 512, v 512, each on its own KiB: 2048, 3072, ends 3584; the tiles take 32 bytes, the
-        # barriers 8 * (2 + 4 + 4) and end at 3696.
-        (8, 8, 64, 16, 1, "registers", (32, 32), 4_096),
+        # 8 lies as 16: q 2048, k 512, v 512, each on its own KiB: 2048, 3072, ends 3584; the tiles start at 4096 and
+        # take 32 bytes, the barriers 8 * (2 + 4 + 4).
+        (8, 8, 64, 16, 1, "registers", (32, 32), 5_120),
         # q 64 * 64 = 4096, k 3 * 16 * 64 = 3072, v 3 * 16 * 96 = 4608, out 64 * 96 = 6144: out starts at 12288 and ends
         # at 18432; tiles and barriers end at 18432 + 32 + 8 * (2 + 12 + 4) = 18608.
         (32, 48, 64, 16, 3, "tile", (64, 32), 19_456),

@@ -36,7 +36,7 @@ def test_shipped_tile_is_taken_when_nothing_is_asked() -> None:
     made = plan(D128)
     shipped = load_config(CONFIGS / "sm90" / "attention_fwd_d128.yaml")[0].request
     assert made.origin == "shipped"
-    assert (made.block_m, made.block_n, made.stages) == (shipped.block_m, shipped.block_n, shipped.stages)
+    assert (made.block_m, made.block_n) == (shipped.block_m, shipped.block_n)
     assert made.threads == 128 * (made.consumer_warpgroups + 1)
 
 
@@ -58,8 +58,12 @@ def test_all_pairs_of_head_dims_have_a_plan_that_fits() -> None:
 
 
 def test_padding_follows_the_real_head_dim() -> None:
-    made = plan(KernelSpec.forward(head_dim=72, head_dim_v=40))
-    assert (made.padded_qk, made.padded_v) == (80, 48)
+    spec = KernelSpec.forward(head_dim=72, head_dim_v=40)
+    narrow = plan(spec, PlanRequest(swizzle_qk=32, swizzle_v=32))
+    assert (narrow.padded_qk, narrow.padded_v) == (80, 48)
+    wide = plan(spec, PlanRequest(swizzle_qk=128, swizzle_v=64))
+    assert (wide.padded_qk, wide.padded_v) == (128, 64)
+    assert (wide.chunk_qk, wide.chunk_v) == (64, 32)
 
 
 @pytest.mark.parametrize(

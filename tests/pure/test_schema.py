@@ -1,0 +1,102 @@
+"""The JSON Schema that editors get: it takes what ships, refuses what the loader refuses, and describes every key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from flashgen.generator import Arch, Dtype, Feature, Mask, Op, Schedule, json_schema, shipped_configs
+from flashgen.generator.schema import NOT_SWEPT, KernelConfig
+
+SCHEMA = json_schema()
+TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "boolean": (bool,),
+}
+
+
+def accepts(rule: dict[str, Any], value: Any) -> bool:
+    """Whether a JSON Schema takes a value; as much of the standard as this schema uses, and an error beyond."""
+    known = {"title", "description", "default", "$schema", "$defs", "$ref", "anyOf", "enum", "const", "type", "items"}
+    known |= {"minItems", "properties", "required", "additionalProperties"}
+    assert set(rule) <= known
+    if "$ref" in rule and not accepts(SCHEMA["$defs"][rule["$ref"].removeprefix("#/$defs/")], value):
+        return False
+    if "anyOf" in rule and not any(accepts(branch, value) for branch in rule["anyOf"]):
+        return False
+    if "enum" in rule and value not in rule["enum"]:
+        return False
+    if "const" in rule and value != rule["const"]:
+        return False
+    if "type" in rule and (
+        not isinstance(value, TYPES[rule["type"]]) or (isinstance(value, bool) and rule["type"] != "boolean")
+    ):
+        return False
+    if isinstance(value, list):
+        return len(value) >= rule.get("minItems", 0) and all(accepts(rule.get("items", {}), item) for item in value)
+    if isinstance(value, dict) and "properties" in rule:
+        inside = all(key in rule["properties"] and accepts(rule["properties"][key], value[key]) for key in value)
+        return inside and all(key in value for key in rule.get("required", []))
+    return True
+
+
+def descriptions(rule: dict[str, Any]) -> dict[str, str]:
+    return {key: inner.get("description", "") for key, inner in rule.get("properties", {}).items()}
+
+
+@pytest.mark.parametrize("path", shipped_configs(), ids=lambda path: path.stem)
+def test_shipped_configs_are_accepted(path: Any) -> None:
+    for document in yaml.safe_load_all(path.read_text("utf-8")):
+        assert accepts(SCHEMA, document)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tlie": "auto"},
+        {"dtype": "bf15"},
+        {"dtype": []},
+        {"head_dim": "128"},
+        {"head_dim": True},
+        {"head_dim": {"qk": 192}},
+        {"tile": {"m": 128, "n": 64, "k": 3}},
+        {"stages": True},
+        {"overlap": 1},
+        {"features": "varlen"},
+        {"features": ["varln"]},
+        {"registers": {"producer": 24, "consumer": "240"}},
+    ],
+)
+def test_what_the_loader_refuses_is_refused(change: dict[str, Any]) -> None:
+    good = {"kernel": "attention_fwd", "arch": "sm90a", "dtype": "bf16", "head_dim": 128}
+    assert accepts(SCHEMA, good)
+    assert not accepts(SCHEMA, good | change)
+
+
+@pytest.mark.parametrize("key", ["kernel", "arch", "dtype", "head_dim"])
+def test_required_keys(key: str) -> None:
+    good = {"kernel": "attention_fwd", "arch": "sm90a", "dtype": "bf16", "head_dim": 128}
+    assert not accepts(SCHEMA, {name: value for name, value in good.items() if name != key})
+
+
+def test_every_key_is_described() -> None:
+    found = descriptions(SCHEMA)
+    for rule in SCHEMA["$defs"].values():
+        found |= descriptions(rule)
+    assert set(KernelConfig.model_fields) | {"qk", "v", "m", "n", "producer", "consumer"} == set(found)
+    assert all(len(text) > 20 for text in found.values())
+
+
+def test_every_key_but_a_list_can_be_swept() -> None:
+    for key, rule in SCHEMA["properties"].items():
+        assert ("minItems" in str(rule)) == (key not in NOT_SWEPT)
+
+
+@pytest.mark.parametrize("words", [Op, Schedule, Arch, Dtype, Mask, Feature])
+def test_every_known_word_is_in_the_schema(words: Any) -> None:
+    assert SCHEMA["$defs"][words.__name__]["enum"] == [word.value for word in words]
