@@ -17,7 +17,7 @@ _HOMES = {
     "get_kernel": "flashgen.loading",
     "load": "flashgen.loading",
     "unload": "flashgen.loading",
-    "Kernel": "flashgen.loading",
+    "Kernel": "flashgen.callable_kernel",
     "KernelLibrary": "flashgen.loading",
     "KernelPlan": "flashgen.generator",
     "KernelSpec": "flashgen.generator",
@@ -63,6 +63,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from flashgen.bind import BoundAttention, bind
+    from flashgen.callable_kernel import Kernel
     from flashgen.errors import (
         ArgumentError,
         ArtifactError,
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
         ToolchainError,
     )
     from flashgen.generator import KernelPlan, KernelSpec, PlanRequest
-    from flashgen.loading import Kernel, KernelLibrary, get_kernel, load, unload
+    from flashgen.loading import KernelLibrary, get_kernel, load, unload
     from flashgen.ops import attention
 
 

@@ -9,13 +9,11 @@ from flashgen import calls
 from flashgen.calls import Launcher, addresses_of
 from flashgen.counters import PER_THREAD_STREAM
 from flashgen.cpu import attend
-from flashgen.errors import ArgumentError
 from flashgen.generator.plan import plan
 from flashgen.launch import Call, Launch
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
-from flashgen.select import check_no_grad, check_scale, select
-from flashgen.tensormap import ALIGNMENT, legal_layout
+from flashgen.select import check_no_grad, check_out, check_scale, select
 
 _launcher = Launcher(lambda spec: kernel_for(spec).loaded)
 
@@ -91,26 +89,8 @@ def bind(
     check_no_grad(q, k, v)
     select(q, k, v, causal=causal)
     scale = check_scale(softmax_scale, q.shape[3])
-    room = new_out(q, v.shape[3])
     if out is None:
-        out = room
-    else:
-        _check_out(out, room)
-    return BoundAttention(q, k, v, out, new_lse(q) if return_lse else None, causal, scale)
-
-
-def _check_out(out: Tensor, like: Tensor) -> None:
-    for what, got, expected in (
-        ("shape", tuple(out.shape), tuple(like.shape)),
-        ("dtype", out.dtype, like.dtype),
-        ("device", out.device, like.device),
-    ):
-        if got != expected:
-            raise ArgumentError(f"out: got {what} {got}; expected {expected}")
-    check_no_grad(out)
-    overlaps = any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True))
-    if overlaps or out.data_ptr() % ALIGNMENT or not legal_layout(out.shape, out.stride(), out.element_size()):
-        raise ArgumentError(
-            f"out: got strides {out.stride()} at address {out.data_ptr():#x}; expected a contiguous last dimension, "
-            f"other strides multiples of 8 elements and not 0, and an address that is a multiple of {ALIGNMENT}"
-        )
+        out = new_out(q, v.shape[3])
+    lse = new_lse(q) if return_lse else None
+    check_out(out, lse, q, v)
+    return BoundAttention(q, k, v, out, lse, causal, scale)

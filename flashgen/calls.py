@@ -129,8 +129,7 @@ class Launcher:
         if launch is None:
             q, k, v = (_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
             return self.into(q, k, v, out, lse, causal, softmax_scale)
-        status = launch.run()
-        if status:
+        if status := launch.run():
             call.failed(status, launch)
         return None
 
@@ -158,10 +157,8 @@ class Launcher:
             return Detour(False, copies)
         like_q = out is None and follows_q(q, v.shape[3])
         room = new_out(q, v.shape[3]) if out is None else out
-        call = make_call(
-            self._resolve(spec), device, properties.multi_processor_count, _layout(q), _layout(k), _layout(v),
-            _layout(room), like_q, scale,
-        )  # fmt: skip
+        layouts = [Layout(tuple(x.shape), x.stride()) for x in (q, k, v, room)]
+        call = make_call(self._resolve(spec), device, properties.multi_processor_count, layouts, like_q, scale)
         copies = refused(call, (q.data_ptr(), k.data_ptr(), v.data_ptr()))
         return Detour(False, copies) if copies else call
 
@@ -189,10 +186,6 @@ def addresses_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | Non
 
 def _misaligned(addresses: Addresses) -> bool:
     return (addresses[0] | addresses[1] | addresses[2]) % ALIGNMENT != 0
-
-
-def _layout(tensor: Tensor) -> Layout:
-    return Layout(tuple(tensor.shape), tensor.stride())
 
 
 def _copy(tensor: Tensor) -> Tensor:

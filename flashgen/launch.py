@@ -147,23 +147,25 @@ class Call:
 
 
 def make_call(
-    kernel: LoadedKernel, device: int, processors: int, q: Layout, k: Layout, v: Layout, out: Layout, like_q: bool,
-    softmax_scale: float,
-) -> Call:  # fmt: skip
-    """All of a call but its addresses. Layouts must be legal (tensormap.legal_layout) and nothing empty."""
+    kernel: LoadedKernel, device: int, processors: int, operands: Sequence[Layout], like_q: bool, softmax_scale: float
+) -> Call:
+    """All of a call but its addresses, for the layouts of q, k, v and out: legal ones (legal_layout), none empty."""
     plan = kernel.plan
-    dtype = str(plan.spec.dtype)
-    maps = tuple(
-        describe(operand.shape, operand.strides, dtype, box)
-        for operand, box in (
-            (q, (plan.chunk_qk, Q_ROWS)),
-            (k, (plan.chunk_qk, plan.block_n)),
-            (v, (plan.chunk_v, plan.block_n)),
-            (out, (plan.chunk_v, Q_ROWS)),
+    q, k, v, out = (
+        describe(operand.shape, operand.strides, str(plan.spec.dtype), box)
+        for operand, box in zip(
+            operands,
+            (
+                (plan.chunk_qk, Q_ROWS),
+                (plan.chunk_qk, plan.block_n),
+                (plan.chunk_v, plan.block_n),
+                (plan.chunk_v, Q_ROWS),
+            ),
+            strict=True,
         )
     )
-    numbers = geometry(plan, q.shape, k.shape, softmax_scale, processors)
-    return Call(kernel, device, numbers, maps, like_q, out, plan.scheduler == "dynamic")  # type: ignore[arg-type]
+    numbers = geometry(plan, operands[0].shape, operands[1].shape, softmax_scale, processors)
+    return Call(kernel, device, numbers, (q, k, v, out), like_q, operands[3], plan.scheduler == "dynamic")
 
 
 def refused(call: Call, addresses: Sequence[int]) -> tuple[int, ...]:

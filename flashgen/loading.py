@@ -6,82 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flashgen.artifacts import Entry, read_manifest
+from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import ArgumentError, ArtifactError
 from flashgen.generator import ConfigEntry, KernelPlan, KernelSpec, load_config, plan_entry
 from flashgen.generator import plan as make_plan
 from flashgen.kernel import build_kernel
-from flashgen.launch import LoadedKernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from flashgen.calls import Launcher
-
-
-class Kernel:
-    """One kernel to call. Its machine code is compiled or read when a CUDA tensor first needs it; CPU tensors do not.
-
-    Safe to use from several threads: it is built once.
-    """
-
-    def __init__(self, plan: KernelPlan, cubin: Callable[[], bytes]) -> None:
-        self.plan = plan
-        self._cubin = cubin
-        self._loaded: LoadedKernel | None = None
-        self._launcher: Launcher | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def spec(self) -> KernelSpec:
-        """What it computes."""
-        return self.plan.spec
-
-    @property
-    def name(self) -> str:
-        """The canonical name."""
-        return self.plan.name
-
-    @property
-    def loaded(self) -> LoadedKernel:
-        """Its machine code, compiled now if nobody has; raises what build_kernel raises."""
-        if self._loaded is None:
-            with self._lock:
-                if self._loaded is None:
-                    self._loaded = LoadedKernel(self.plan, self._cubin())
-        return self._loaded
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None = None, return_lse: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attention as ``flashgen.attention`` does it, by this kernel; ArgumentError for tensors of another spec."""
-        from flashgen.calls import Launcher
-        from flashgen.cpu import attend
-        from flashgen.select import check_no_grad, check_scale, select
-
-        check_no_grad(q, k, v)
-        causal = self.spec.mask == "causal"
-        if q.is_cuda:
-            if self._launcher is None:
-                self._launcher = Launcher(self._serve)
-            out, lse = self._launcher(q, k, v, causal, softmax_scale, return_lse)
-        else:
-            self._check(select(q, k, v, causal=causal, arch=self.spec.arch))
-            out, lse = attend(self.plan, q, k, v, check_scale(softmax_scale, q.shape[3]))
-        return (out, lse) if return_lse else out  # type: ignore[return-value]
-
-    def _serve(self, spec: KernelSpec) -> LoadedKernel:
-        self._check(spec)
-        return self.loaded
-
-    def _check(self, spec: KernelSpec) -> None:
-        if spec != self.spec:
-            raise ArgumentError(f"kernel {self.name}: got tensors of {spec.name}; expected tensors of this kernel")
-
-    def __repr__(self) -> str:
-        return f"<flashgen.Kernel {self.name} {self.plan.block_m}x{self.plan.block_n}x{self.plan.stages}>"
 
 
 class KernelLibrary(Mapping[str, Kernel]):
@@ -167,13 +98,18 @@ def _kernel_of(plan: KernelPlan) -> Kernel:
     if preferred is not None and preferred.plan == plan:
         return preferred
     with _lock:
-        return _kernels.setdefault(plan, Kernel(plan, lambda: build_kernel(plan.spec, plan.request).cubin))
+        return _kernels.setdefault(plan, Kernel(plan, lambda: _compile(plan)))
 
 
-def _reader(entry: Entry) -> Callable[[], bytes]:
+def _compile(plan: KernelPlan) -> Code:
+    built = build_kernel(plan.spec, plan.request)
+    return Code(built.cubin, built.sha256, built.toolchain.facts())
+
+
+def _reader(entry: Entry) -> Callable[[], Code]:
     # Read at once: what was checked is what will run, whatever happens to the folder afterwards.
-    cubin = entry.read_cubin()
-    return lambda: cubin
+    code = Code(entry.read_cubin(), entry.sha256, entry.toolchain)
+    return lambda: code
 
 
 def _forget_calls() -> None:

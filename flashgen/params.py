@@ -55,7 +55,7 @@ def parse(text: str) -> Layout:
             continue
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise ParamsError(f"params header: got `{line}`; legal: `type name;` with TensorMap, float, int, long long or T*")
+            raise ParamsError(f"params header: got `{line}`; legal: `type name;`, type one of {', '.join(_SIZES)} (T*)")
         kind = "pointer" if match["type"].endswith("*") else match["type"]
         size, align = _SIZES[kind]
         for name in re.split(r"\s*,\s*", match["names"]):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.errors import ArgumentError, NotAvailableError
 from flashgen.generator.spec import MAX_HEAD_DIM, KernelSpec
+from flashgen.tensormap import ALIGNMENT, legal_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,3 +122,31 @@ def select(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, arch: str = DEFAULT
         mask="causal" if causal else "full",
         arch=arch,
     )
+
+
+def check_out(out: Tensor, lse: Tensor | None, q: Tensor, v: Tensor) -> None:
+    """Raise unless results can be written into these tensors."""
+    expected = (*q.shape[:3], v.shape[3])
+    _check_like("out", out, expected, q.dtype, q)
+    itemsize, strides = out.element_size(), out.stride()
+    overlaps = any(stride == 0 and size > 1 for stride, size in zip(strides, expected, strict=True))
+    if overlaps or out.data_ptr() % ALIGNMENT or not legal_layout(expected, strides, itemsize):
+        raise ArgumentError(
+            f"out: got strides {strides} at address {out.data_ptr():#x}; expected a contiguous last dimension, other "
+            f"strides multiples of {ALIGNMENT // itemsize} and not 0, and an address that is a multiple of {ALIGNMENT}"
+        )
+    if lse is not None:
+        import torch
+
+        _check_like("lse", lse, (q.shape[0], q.shape[2], q.shape[1]), torch.float32, q)
+        if not lse.is_contiguous():
+            raise ArgumentError(f"lse: got strides {lse.stride()}; expected a contiguous tensor")
+
+
+def _check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any, q: Tensor) -> None:
+    for what, got, expected in (
+        ("shape", tuple(tensor.shape), shape), ("dtype", tensor.dtype, dtype), ("device", tensor.device, q.device),
+    ):  # fmt: skip
+        if got != expected:
+            raise ArgumentError(f"{name}: got {what} {got}; expected {expected}")
+    check_no_grad(tensor)
