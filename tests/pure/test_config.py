@@ -43,8 +43,8 @@ def test_defaults() -> None:
 def test_every_key_reaches_the_request() -> None:
     (entry,) = load_config(
         BASE + "schedule: fa3\nmask: causal\nfeatures: []\ntile: {m: 64, n: 96}\nstages: 3\nwarpgroups: 1\n"
-        "swizzle: {qk: 64, v: 32}\nregisters: {producer: 40, consumer: 232}\nscheduler: single\noverlap: false\npingpong: false\nrescale: late\n"
-        "epilogue: registers\n"
+        "registers: {producer: 40, consumer: 232}\nscheduler: single\noverlap: false\npingpong: false\n"
+        "rescale: late\nepilogue: registers\nswizzle: {qk: 64, v: 32}\n"
     )
     assert entry.request.explicit == {
         "block_m": 64,

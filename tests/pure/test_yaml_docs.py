@@ -1,0 +1,74 @@
+"""docs/yaml.md is true: it has every key and word, its example loads, and its error is the one that is raised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from flashgen.generator import NotAvailableError, PlanError, load_config, plan_entry
+from flashgen.generator.footprint import REGISTER_SPLIT, SMEM_LIMIT, register_pool
+from flashgen.generator.paths import ROOT
+from flashgen.generator.schema import KernelConfig, json_schema
+
+PAGE = ROOT / "docs" / "yaml.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
+
+
+def text() -> str:
+    return PAGE.read_text("utf-8")
+
+
+def row(key: str) -> str:
+    (found,) = re.findall(rf"^\| `{key}` \|.*$", text(), re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.parametrize("key", KernelConfig.model_fields)
+def test_every_key_has_its_row(key: str) -> None:
+    assert row(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [(name.lower(), rule["enum"]) for name, rule in json_schema()["$defs"].items() if "enum" in rule],
+)
+def test_every_word_is_there(key: str, words: list[str]) -> None:
+    line = row({"op": "kernel", "feature": "features"}.get(key, key))
+    assert [word for word in words if f"`{word}`" not in line] == []
+
+
+def test_the_example_loads() -> None:
+    example = re.findall(r"```yaml\n(.*?)```", text(), re.DOTALL)[0]
+    entries = load_config(example)
+    assert len(entries) == 8
+    names = {plan_entry(entry).name for entry in entries}
+    assert set(re.findall(r"attention_fwd_\w+_d192x128_\w+", text())) <= names
+
+
+def test_what_is_said_to_be_missing_is() -> None:
+    base = {"kernel": "attention_fwd", "arch": "sm90a", "dtype": "bf16", "head_dim": "128"}
+    missing = [
+        (key, word)
+        for key in ("kernel", "arch", "dtype", "schedule", "mask", "features")
+        for word in re.findall(r"`(\w+)`", row(key).split("not available yet:")[1].split("|")[0])
+    ]
+    assert len(missing) > 20
+    for key, word in missing:
+        value = f"[{word}]" if key == "features" else word
+        with pytest.raises(NotAvailableError, match=word):
+            load_config("".join(f"{name}: {it}\n" for name, it in (base | {key: value}).items()))
+
+
+def test_the_error_is_the_one_that_is_raised() -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_entry(
+            load_config("kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\ntile: {m: 128, n: 256}\n")[0]
+        )
+    assert str(caught.value).replace("(text)", "x.yaml") in text().replace("\n", " ")
+
+
+def test_limits() -> None:
+    assert f"{SMEM_LIMIT:,} bytes" in text()
+    assert all(f"{{{producer}, {consumer}}}" in row("registers") for producer, consumer in REGISTER_SPLIT.values())
+    assert all(f"{register_pool(groups):,}" in text() for groups in REGISTER_SPLIT)
