@@ -59,7 +59,7 @@ class Report:
 def diagnose(*, compile_probe: bool = False) -> Report:
     """Look at everything. With ``compile_probe`` also compile a small file that includes CuTe, which takes seconds."""
     python = Finding("python", Status.ok, f"{platform.python_version()} ({sys.executable})")
-    findings = [python, *_packages(), *_toolchain(), _torch(), _driver(), *_gpus(), *_paths(), *_variables()]
+    findings = [python, *_packages(), *_toolchain(), *_torch(), _driver(), *_paths(), *_variables()]
     if compile_probe:
         findings.append(_compile_probe())
     return Report(tuple(findings))
@@ -115,16 +115,16 @@ def _toolchain() -> list[Finding]:
     return [nvrtc, *(Finding(name, Status.ok, version) for name, version in versions.items()), headers]
 
 
-def _torch() -> Finding:
+def _torch() -> list[Finding]:
     version = _version("torch")
     if version is None:
-        return Finding("torch", Status.warning, "not installed: kernels cannot be called", "pip install torch")
+        return [Finding("torch", Status.warning, "not installed: kernels cannot be called", "pip install torch")]
     try:
         import torch
     except Exception as error:
-        return Finding("torch", Status.warning, f"{version} does not import: {_first_line(error)}")
+        return [Finding("torch", Status.warning, f"{version} does not import: {_first_line(error)}")]
     built_for = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build: runs no kernel"
-    return Finding("torch", Status.ok if torch.version.cuda else Status.info, f"{version}, {built_for}")
+    return [Finding("torch", Status.ok if torch.version.cuda else Status.info, f"{version}, {built_for}"), *_gpus()]
 
 
 def _driver() -> Finding:
@@ -147,21 +147,19 @@ def _driver() -> Finding:
 
 
 def _gpus() -> list[Finding]:
+    found = []
     try:
         import torch
 
-        if not torch.cuda.is_available():
-            return [Finding("GPU", Status.info, "none that torch can use")]
-        found = []
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)
             hopper = (gpu.major, gpu.minor) == HOPPER
             use = "runs sm90a kernels" if hopper else "no kernel for it yet (available: 9.0)"
             value = f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}: {use}"
             found.append(Finding(f"GPU {index}", Status.ok if hopper else Status.info, value))
-        return found
     except Exception as error:
         return [Finding("GPU", Status.info, f"cannot be asked for: {_first_line(error)}")]
+    return found or [Finding("GPU", Status.info, "none that torch can use")]
 
 
 def _paths() -> list[Finding]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flashgen.cli import shared
+from flashgen.cli.progress import progress
 
 if TYPE_CHECKING:
     from flashgen.build import BuildResult, Outcome
     from flashgen.generator import ConfigEntry
-
-ReportProgress = Callable[["Outcome", int, int], None]
 
 
 def build(
@@ -26,10 +22,7 @@ def build(
     ] = Path("build"),
     arch: shared.Arch = None,
     only: shared.Only = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", metavar="N", min=1, help="Compilations at a time. None: one a core."),
-    ] = None,
+    jobs: shared.Jobs = None,
     as_json: shared.Json = False,
 ) -> None:
     """Compile kernels into FOLDER/NAME/ and enter them in FOLDER/manifest.json. Needs no GPU.
@@ -42,15 +35,15 @@ def build(
     from flashgen.build import build_all
 
     entries = shared.entries_of(configs, arch, only)
-    _check_plans(entries)
+    check_plans(entries)
     done = 0
     try:
-        with _progress(len(entries)) as show:
+        with progress("building", len(entries)) as show:
 
             def count(outcome: Outcome, finished: int, total: int) -> None:
                 nonlocal done
                 done = finished
-                show(outcome, finished, total)
+                show(finished, outcome_line(outcome))
 
             result = build_all(entries, output, jobs, count)
     except KeyboardInterrupt:
@@ -66,7 +59,7 @@ def build(
     raise typer.Exit(shared.FAILED if result.failed else 0)
 
 
-def _check_plans(entries: list[ConfigEntry]) -> None:
+def check_plans(entries: list[ConfigEntry]) -> None:
     """Refuse a config whose plans cannot be built, all of them at once, before the first compilation."""
     from flashgen.errors import FlashgenError
     from flashgen.generator import plan_entry
@@ -83,25 +76,8 @@ def _check_plans(entries: list[ConfigEntry]) -> None:
         raise typer.Exit(shared.USAGE)
 
 
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[ReportProgress]:
-    """A bar on a terminal, a line for each kernel elsewhere; both on stderr."""
-    if not shared.err.is_terminal:
-        yield lambda outcome, done, total: shared.err.print(f"[{done}/{total}] {_line(outcome)}", markup=False)
-        return
-    columns = (
-        TextColumn("building"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    with Progress(*columns, console=shared.err, transient=True) as bar:
-        task = bar.add_task("building", total=total, last="")
-        yield lambda outcome, done, total: bar.update(task, completed=done, last=outcome.entry.spec.name)
-
-
-def _line(outcome: Outcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
+    """One kernel of a build in one line."""
     built = outcome.built
     if outcome.error is not None or built is None:
         return f"{outcome.entry.spec.name}: failed"

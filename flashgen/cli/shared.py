@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from flashgen.errors import CompileError, ConfigError, FlashgenError, NotAvailableError, PlanError
-from flashgen.generator import ConfigEntry, load_config, paths, shipped_configs
+from flashgen.generator import ConfigEntry, KernelSpec, load_config, paths, shipped_configs
 from flashgen.generator.errors import closest
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -35,6 +36,9 @@ Configs = Annotated[
 Arch = Annotated[str | None, typer.Option("--arch", metavar="ARCH", help="Only kernels of this arch, such as sm90a.")]
 Only = Annotated[
     str | None, typer.Option("--only", metavar="GLOB", help="Only kernels whose name matches, such as `*_d64_*`.")
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Compilations at a time. None: one a core.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -113,7 +117,7 @@ def entries_of(configs: list[str] | None, arch: str | None = None, only: str | N
         other = first.setdefault(entry.spec.name, entry)
         if other is not entry and other.origin != entry.origin:
             raise ConfigError(f"{entry.origin}: {entry.spec.name} is given twice, first at {other.origin}")
-    kept = [entry for entry in first.values() if _wanted(entry, arch, only)]
+    kept = [entry for entry in first.values() if wanted(entry.spec, arch, only)]
     if not kept:
         archs = ", ".join(sorted({entry.spec.arch.value for entry in found}))
         wish = " and ".join(
@@ -124,14 +128,19 @@ def entries_of(configs: list[str] | None, arch: str | None = None, only: str | N
     return kept
 
 
-def _wanted(entry: ConfigEntry, arch: str | None, only: str | None) -> bool:
-    return (arch is None or entry.spec.arch.value == arch) and (
-        only is None or fnmatch.fnmatchcase(entry.spec.name, only)
-    )
+def wanted(spec: KernelSpec, arch: str | None, only: str | None) -> bool:
+    """Whether a kernel is one of those that --arch and --only pick."""
+    return (arch is None or spec.arch.value == arch) and (only is None or fnmatch.fnmatchcase(spec.name, only))
 
 
 def _shipped() -> list[ConfigEntry]:
-    return [entry for path in shipped_configs() for entry in load_config(path)]
+    # d64 before d128: numbers in names count as numbers.
+    files = sorted(shipped_configs(), key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path)])
+    return [entry for path in files for entry in load_config(path)]
+
+
+def _parts(path: Path) -> list[str]:
+    return re.split(r"(\d+)", str(path))
 
 
 def _entries(config: str) -> list[ConfigEntry]:
