@@ -17,8 +17,9 @@ struct Softmax {
   // same number; a fused one would weigh blocks differently when logits are large.
   __device__ __forceinline__ static float exponent_of(float maximum, float scale_log2) { return __fmul_rn(maximum, scale_log2); }
 
-  // Turns scores into P in place. kFirst: the tile's first block. kMayBeEmpty: a row may have seen no key yet.
-  template <bool kFirst, bool kMayBeEmpty>
+  // Turns scores into P in place. kFirst: the tile's first block. kMayBeEmpty: a row may have seen no key yet. kLazy: a maximum that grew by
+  // less than 2^8 is not worth rescaling O for; P stays below 2^8 and the final normalisation divides it out (FlashAttention-4, section 3).
+  template <bool kFirst, bool kMayBeEmpty, bool kLazy>
   __device__ __forceinline__ void update(float (&scores)[kCount], float scale_log2) {
     CUTE_UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -27,9 +28,12 @@ struct Softmax {
       for (int i = 1; i < kCount / 2; ++i) maximum = fmaxf(maximum, scores[i / 2 * 4 + 2 * h + i % 2]);
       maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
       maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
+      bool const keep = kLazy && !kFirst && !((maximum - row_max[h]) * scale_log2 > 8.f);
+      if (keep) maximum = row_max[h];
       float exponent = exponent_of(maximum, scale_log2);
       if constexpr (kMayBeEmpty) exponent = maximum == negative_infinity() ? 0.f : exponent;
-      if constexpr (!kFirst) rescale[h] = ptx::ex2(exponent_of(row_max[h], scale_log2) - exponent);
+      if constexpr (kFirst) rescale[h] = 1.f;
+      else rescale[h] = keep ? 1.f : ptx::ex2(exponent_of(row_max[h], scale_log2) - exponent);
       row_max[h] = maximum;
       float sum = kFirst ? 0.f : row_sum[h] * rescale[h];
       CUTE_UNROLL
@@ -41,6 +45,9 @@ struct Softmax {
       row_sum[h] = sum;
     }
   }
+
+  // Whether any row of the warp wants its output rescaled: the same answer in every lane.
+  __device__ __forceinline__ bool wants_rescale() const { return __any_sync(~0u, rescale[0] != 1.f || rescale[1] != 1.f); }
 
   // After the last block: the whole row's sum in every thread of its quad.
   __device__ __forceinline__ void finish() {

@@ -22,7 +22,8 @@ struct Consumer {
   ForwardParams const& params;
   Smem<Config>& smem;
   int const warpgroup, thread;
-  Descriptor const q_tile, k_tiles, v_tiles;
+  Descriptor const q_tiles, k_tiles, v_tiles;
+  PipelineState<Config::kStagesQ> q;
   PipelineState<Config::kStages> k, v;
   float scores[kBlockN / 2];             // S, then P in float32
   float acc[Config::kHeadDimV / 2];      // O, not yet normalised
@@ -31,7 +32,7 @@ struct Consumer {
   int accumulate = 0;                    // 0: the tile's next O product starts from zero
 
   __device__ __forceinline__ Consumer(ForwardParams const& params, Smem<Config>& smem, int warpgroup, int thread)
-      : params(params), smem(smem), warpgroup(warpgroup), thread(thread), q_tile(T::Q::k_major(smem.q + warpgroup * T::Q::kBytes)),
+      : params(params), smem(smem), warpgroup(warpgroup), thread(thread), q_tiles(T::Q::k_major(smem.q + warpgroup * T::Q::kBytes)),
         k_tiles(T::K::k_major(smem.k)), v_tiles(T::V::mn_major(smem.v)) {}
 
   __device__ __forceinline__ void await_turn() {
@@ -46,12 +47,12 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void issue_scores() {
-    int const offset = k.stage * T::K::kBytes;
+    int const q_offset = q.stage * kWarpgroups * T::Q::kBytes, offset = k.stage * T::K::kBytes;
     wgmma_hold(scores);
     wgmma_fence();
     CUTE_UNROLL
     for (int step = 0; step < T::kStepsQK; ++step)
-      Wgmma<Element, kBlockN>::ss(scores, q_tile.at(T::Q::k_major_step(step)), k_tiles.at(offset + T::K::k_major_step(step)), step > 0);
+      Wgmma<Element, kBlockN>::ss(scores, q_tiles.at(q_offset + T::Q::k_major_step(step)), k_tiles.at(offset + T::K::k_major_step(step)), step > 0);
     wgmma_commit();
   }
   __device__ __forceinline__ void issue_output() {
@@ -86,6 +87,7 @@ struct Consumer {
     for (int i = 0; i < kBlockN / 4; ++i) p[i] = ptx::pack<Element>(scores[2 * i], scores[2 * i + 1]);
   }
   __device__ __forceinline__ void rescale() {
+    if (Config::kLazyRescale && !softmax.wants_rescale()) return;
     CUTE_UNROLL
     for (int i = 0; i < Config::kHeadDimV / 2; ++i) acc[i] *= softmax.rescale[i / 2 % 2];
   }
@@ -105,7 +107,7 @@ struct Consumer {
       wgmma_hold(scores);
       release_k();
       if constexpr (kMasked) mask(first_row, block);
-      softmax.template update<false, kMasked>(scores, params.scale_log2);
+      softmax.template update<false, kMasked, Config::kLazyRescale>(scores, params.scale_log2);
       wgmma_wait<0>();
       wgmma_hold(acc);
       release_v();
@@ -122,26 +124,32 @@ struct Consumer {
       release_v();
       release_k();
       if constexpr (kMasked) mask(first_row, block);
-      softmax.template update<false, kMasked>(scores, params.scale_log2);
+      softmax.template update<false, kMasked, Config::kLazyRescale>(scores, params.scale_log2);
       rescale();
     }
     convert();
   }
 
-  __device__ __forceinline__ void tile(int m_block, BlockRange const& blocks, int q_phase) {
-    int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-    int block = blocks.end - 1;
-    ptx::barrier_wait(&smem.q_full[warpgroup], q_phase);
+  // Issues the first scores of a tile.
+  __device__ __forceinline__ void start() {
+    ptx::barrier_wait(&smem.q_full[q.stage * kWarpgroups + warpgroup], q.phase);
     await_k();
     await_turn();
     issue_scores();
+    pass_turn();
+  }
+  __device__ __forceinline__ void finish_scores() {
     wgmma_wait<0>();
     wgmma_hold(scores);
     release_k();
-    pass_turn();
+  }
+
+  // From a tile's first scores to its output, not yet normalised.
+  __device__ __forceinline__ void compute(int m_block, BlockRange const& blocks) {
+    int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+    int block = blocks.end - 1;
     if (block >= blocks.full) mask(first_row, block);
-    softmax.rescale[0] = softmax.rescale[1] = 1.f;
-    softmax.template update<true, true>(scores, params.scale_log2);
+    softmax.template update<true, true, false>(scores, params.scale_log2);
     convert();
     accumulate = 0;
     --block;
@@ -149,7 +157,8 @@ struct Consumer {
     for (; block >= max(blocks.full, 0); --block) step<true>(first_row, block);
     CUTE_NO_UNROLL
     for (; block >= 0; --block) step<false>(first_row, block);
-    release(&smem.q_empty[warpgroup]);
+    release(&smem.q_empty[q.stage * kWarpgroups + warpgroup]);
+    q.advance();
     if constexpr (Config::kRescaleEarly && Config::kOverlap) rescale();
     await_v();
     issue_output();
@@ -159,26 +168,48 @@ struct Consumer {
     release_v();
   }
 
+  // The published tile of a slot, once it is there; its key blocks.
+  __device__ __forceinline__ BlockRange await_tile(PipelineState<2> const& slot) {
+    ptx::barrier_wait(&smem.tile_full[slot.stage], slot.phase);
+    return Mask::template blocks<kBlockM, kBlockN>(params, smem.tile[slot.stage].m_block);
+  }
+
   __device__ __forceinline__ void run() {
     if constexpr (Config::kPingPong) {
       if (warpgroup == kWarpgroups - 1) ptx::named_arrive(kTurn, 256);  // the first turn is warpgroup 0's
     }
-    PipelineState<1> q;
-    PipelineState<2> published;
-    while (true) {
-      ptx::barrier_wait(&smem.tile_full[published.stage], published.phase);
-      TileCoordinate const& at = smem.tile[published.stage];  // read again where it is needed: registers are scarce in between
-      if (at.m_block < 0) break;
-      BlockRange const blocks = Mask::template blocks<kBlockM, kBlockN>(params, at.m_block);
+    PipelineState<2> slot;
+    BlockRange blocks = await_tile(slot);
+    bool started = false;  // whether the tile's first scores are there already
+    while (smem.tile[slot.stage].m_block >= 0) {
+      TileCoordinate const& at = smem.tile[slot.stage];  // read again where it is needed: registers are scarce in between
+      PipelineState<2> next = slot;
+      next.advance();
       if (Mask::kUnevenRows && blocks.end <= 0) {
         Epilogue<Config>::store_empty(params, at, warpgroup, thread);
+        blocks = await_tile(next);
+        started = false;
       } else {
-        tile(at.m_block, blocks, q.phase);
-        q.advance();
-        Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
+        if (!started) {
+          start();
+          finish_scores();
+        }
+        compute(at.m_block, blocks);
+        if constexpr (Config::kEarlyStart) {
+          blocks = await_tile(next);
+          started = smem.tile[next.stage].m_block >= 0 && !(Mask::kUnevenRows && blocks.end <= 0);
+        }
+        if (started) {  // the next tile's first scores are computed while this tile's output is stored
+          start();
+          Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
+          finish_scores();
+        } else {
+          Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
+          if constexpr (!Config::kEarlyStart) blocks = await_tile(next);
+        }
       }
-      ptx::barrier_arrive(&smem.tile_empty[published.stage]);
-      published.advance();
+      ptx::barrier_arrive(&smem.tile_empty[slot.stage]);
+      slot = next;
     }
     if constexpr (Config::kPingPong) {
       if (warpgroup == 0) ptx::named_sync(kTurn, 256);  // the turn nobody took

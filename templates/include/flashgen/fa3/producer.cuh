@@ -37,7 +37,7 @@ struct Producer {
     ptx::prefetch(params.out);
     int const group = params.heads_q / params.heads_kv;
     Stages k, v;
-    PipelineState<1> q;
+    PipelineState<Config::kStagesQ> q;
     PipelineState<2> published;
     auto publish = [&](TileCoordinate const& tile) {
       ptx::barrier_wait(&smem.tile_empty[published.stage], published.phase ^ 1);
@@ -58,9 +58,10 @@ struct Producer {
         load_k();
         CUTE_UNROLL
         for (int w = 0; w < Config::kConsumerWarpgroups; ++w) {
-          ptx::barrier_wait(&smem.q_empty[w], q.phase ^ 1);
-          ptx::barrier_arrive_expect(&smem.q_full[w], T::Q::kBytes);
-          load<typename T::Q>(params.q, &smem.q_full[w], smem.q + w * T::Q::kBytes, ptx::CacheHint::kEvictFirst, tile.m_block * Config::kBlockM + w * 64,
+          int const i = q.stage * Config::kConsumerWarpgroups + w;
+          ptx::barrier_wait(&smem.q_empty[i], q.phase ^ 1);
+          ptx::barrier_arrive_expect(&smem.q_full[i], T::Q::kBytes);
+          load<typename T::Q>(params.q, &smem.q_full[i], smem.q + i * T::Q::kBytes, ptx::CacheHint::kEvictFirst, tile.m_block * Config::kBlockM + w * 64,
                               tile.head, tile.batch);
         }
         q.advance();

@@ -19,7 +19,7 @@ struct Tiles {
 template <class Config>
 struct Inputs {
   using T = Tiles<Config>;
-  alignas(1024) char q[Config::kConsumerWarpgroups * T::Q::kBytes];
+  alignas(1024) char q[Config::kStagesQ * Config::kConsumerWarpgroups * T::Q::kBytes];
   alignas(1024) char k[Config::kStages * T::K::kBytes];
   alignas(1024) char v[Config::kStages * T::V::kBytes];
 };
@@ -32,14 +32,14 @@ struct InputsAndOutput : Inputs<Config> {
 template <class Config>
 struct Smem : cute::conditional_t<Config::kOutputTile, InputsAndOutput<Config>, Inputs<Config>> {
   using T = Tiles<Config>;
-  static constexpr int kWarpgroups = Config::kConsumerWarpgroups, kStages = Config::kStages;
+  static constexpr int kWarpgroups = Config::kConsumerWarpgroups, kStages = Config::kStages, kTilesQ = Config::kStagesQ * kWarpgroups;
 
   TileCoordinate tile[2];  // the tile being computed and the next
   // full: the data is there; empty: its readers are done.
-  uint64_t q_full[kWarpgroups], q_empty[kWarpgroups], k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], tile_full[2], tile_empty[2];
+  uint64_t q_full[kTilesQ], q_empty[kTilesQ], k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], tile_full[2], tile_empty[2];
 
   __device__ __forceinline__ void init_barriers() {
-    for (int i = 0; i < kWarpgroups; ++i) {
+    for (int i = 0; i < kTilesQ; ++i) {
       ptx::barrier_init(&q_full[i], 1);
       ptx::barrier_init(&q_empty[i], 1);
     }
