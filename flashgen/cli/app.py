@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flashgen.cli import shared
+from flashgen.cli.bench import bench
 from flashgen.cli.build import build
 from flashgen.cli.cache import cache
 from flashgen.cli.doctor import doctor
@@ -39,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (new, explain, render, build, verify, doctor, schema):
+for command in (new, explain, render, build, verify, bench, doctor, schema):
     app.command()(command)
 app.command("list")(list_kernels)
 app.add_typer(cache, name="cache", help="Show, clear or locate the kernels compiled on first use.")

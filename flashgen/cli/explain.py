@@ -29,7 +29,7 @@ def explain(
 ) -> None:
     """Show the plan of kernels: shared memory to the byte, registers, roofline.
 
-    Example: flashgen explain 'attention_fwd_fa3_sm90a_bf16_d128_*' --compile
+    Example: `flashgen explain 'attention_fwd_fa3_sm90a_bf16_d128_*' --compile`
     """
     from flashgen.generator import describe, plan_entry
 

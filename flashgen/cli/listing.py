@@ -28,7 +28,7 @@ def list_kernels(
     "yes" under verified means that the very machine code at hand ran on a GPU and was right; a compiler's version means
     that the receipt is of code from that compiler and none was compiled here to compare with.
 
-    Example: flashgen list --only '*_bf16_*_causal'
+    Example: `flashgen list --only '*_bf16_*_causal'`
     """
     from flashgen.receipts import read_receipts
 

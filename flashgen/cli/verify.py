@@ -11,7 +11,8 @@ from flashgen.cli import shared
 from flashgen.cli.progress import progress
 
 if TYPE_CHECKING:
-    from flashgen.loading import Kernel
+    from flashgen.callable_kernel import Kernel
+    from flashgen.generator import ConfigEntry
     from flashgen.verify import Verification
 
 
@@ -37,14 +38,18 @@ def verify(
 
     A kernel that was not built yet is compiled first. Ends with 1 when one is wrong.
 
-    Example: flashgen verify --only '*_d128_*'
+    Example: `flashgen verify --only '*_d128_*'`
     """
     from flashgen import verify as verifier
 
     if built is not None and configs:
         raise typer.BadParameter("give either CONFIG or --built, not both")
     verifier.verify([], device=device)  # no GPU: say so before anything is compiled
-    kernels, failed = (_loaded(built, arch, only), 0) if built else _built(configs, arch, only, jobs)
+    on_gpu = device != "cpu"
+    if built:
+        kernels, failed = _loaded(built, arch, only), 0
+    else:
+        kernels, failed = compiled(shared.entries_of(configs, arch, only), jobs, compile_them=on_gpu)
     done: list[Verification] = []
     with progress("verifying", len(kernels)) as show:
 
@@ -54,10 +59,10 @@ def verify(
 
         verifier.verify(kernels, device=device, on_done=count)
     if as_json:
-        shared.print_json([_document(verification) for verification in done])
+        shared.print_json([_document(verification, on_gpu) for verification in done])
     else:
         _show(done)
-    if not no_receipts and device != "cpu":
+    if on_gpu and not no_receipts:
         _record(done, receipts)
     raise typer.Exit(shared.FAILED if failed or not all(verification.ok for verification in done) else 0)
 
@@ -72,13 +77,15 @@ def _loaded(folder: Path, arch: str | None, only: str | None) -> list[Kernel]:
     return kernels
 
 
-def _built(configs: list[str] | None, arch: str | None, only: str | None, jobs: int | None) -> tuple[list[Kernel], int]:
+def compiled(entries: list[ConfigEntry], jobs: int | None, *, compile_them: bool) -> tuple[list[Kernel], int]:
+    """The kernels to verify, compiled in parallel beforehand, and how many the compiler refused."""
     from flashgen.build import build_all
     from flashgen.cli.build import check_plans, outcome_line
     from flashgen.loading import get_kernel
 
-    entries = shared.entries_of(configs, arch, only)
     check_plans(entries)
+    if not compile_them:
+        return [get_kernel(entry) for entry in entries], 0
     with progress("building", len(entries)) as show:
         result = build_all(entries, None, jobs, lambda outcome, done, total: show(done, outcome_line(outcome)))
     for entry, error in result.failed:
@@ -87,11 +94,11 @@ def _built(configs: list[str] | None, arch: str | None, only: str | None, jobs: 
     return [get_kernel(entry) for entry in entries if entry.spec not in refused], len(refused)
 
 
-def _document(verification: Verification) -> dict[str, object]:
+def _document(verification: Verification, on_gpu: bool) -> dict[str, object]:
     return {
         "name": verification.name,
         "ok": verification.ok,
-        "sha256": verification.kernel.code.sha256,
+        "sha256": verification.kernel.code.sha256 if on_gpu else None,  # the CPU path has no machine code
         "device": verification.device,
         "cases": verification.cases,
         "worst_error": verification.worst_error,

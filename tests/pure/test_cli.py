@@ -173,3 +173,11 @@ def test_doctor_reports_and_exits_by_whether_it_can_compile(run: Run, monkeypatc
     broken = run("doctor")
     assert broken.exit_code == 1
     assert "/nowhere" in broken.stdout
+
+
+def test_bench_and_verify_check_their_arguments_first(run: Run, config: Path) -> None:
+    refused(run("bench", "--head-dim", 63), 2, "63")
+    refused(run("bench", "--seqlen", 128), 2, "seqlen", "--head-dim")
+    refused(run("bench", "--shape", "no such shape"), 2, "no such shape")
+    refused(run("bench", "--head-dim", 64, "--heads", 6, "--heads-kv", 4), 2, "multiple")
+    refused(run("verify", config, "--built", "x"), 2, "--built")
