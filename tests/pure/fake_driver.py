@@ -1,0 +1,107 @@
+"""A CUDA driver in Python: it records what it is asked, so that launches can be tested without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+from flashgen.driver import _SIGNATURES, Driver, LaunchConfig
+from flashgen.params import forward_params
+
+
+class FakeCuda:
+    """``driver`` is a flashgen Driver whose every function is ``self.on_<name>`` or a success."""
+
+    def __init__(self) -> None:
+        self.encoded: list[SimpleNamespace] = []
+        self.launched: list[SimpleNamespace] = []
+        self.loaded: list[tuple[bytes, bytes]] = []
+        self.refuse_stride_zero = False
+        self.launch_statuses: list[int] = []
+        self.contexts_set = 0
+        self._keep: list[Any] = []
+        library = SimpleNamespace()
+        for name, types in _SIGNATURES.items():
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p if _pointer(t) else t for t in types))
+            function = kind(getattr(self, f"on_{name}", lambda *_: 0))
+            self._keep.append(function)
+            setattr(library, name, ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.cast(function, ctypes.c_void_p).value or 0))
+        self.driver = Driver(library)
+
+    def on_cuGetErrorName(self, status: int, text: int) -> int:
+        ctypes.c_char_p.from_address(text).value = b"CUDA_ERROR_FAKE"
+        return 0
+
+    def on_cuDevicePrimaryCtxRetain(self, context: int, device: int) -> int:
+        ctypes.c_void_p.from_address(context).value = 0xC0 + device
+        return 0
+
+    def on_cuCtxSetCurrent(self, context: int) -> int:
+        self.contexts_set += 1
+        return 0
+
+    def on_cuLibraryLoadData(self, library: int, code: bytes, *rest: Any) -> int:
+        self.loaded.append((ctypes.string_at(code) if isinstance(code, int) else code, b""))
+        ctypes.c_void_p.from_address(library).value = 0x11
+        return 0
+
+    def on_cuLibraryGetKernel(self, kernel: int, library: int, name: bytes) -> int:
+        assert library == 0x11
+        self.loaded[-1] = (self.loaded[-1][0], name)
+        ctypes.c_void_p.from_address(kernel).value = 0x22
+        return 0
+
+    def on_cuKernelGetFunction(self, function: int, kernel: int) -> int:
+        assert kernel == 0x22
+        ctypes.c_void_p.from_address(function).value = 0x33
+        return 0
+
+    def on_cuTensorMapEncodeTiled(
+        self, to: int, data_type: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int,
+        interleave: int, swizzle: int, promotion: int, fill: int,
+    ) -> int:  # fmt: skip
+        record = SimpleNamespace(
+            data_type=data_type,
+            address=address or 0,
+            dims=tuple((ctypes.c_uint64 * 4).from_address(dims)),
+            strides=tuple((ctypes.c_uint64 * 3).from_address(strides)),
+            box=tuple((ctypes.c_uint * 4).from_address(box)),
+            steps=tuple((ctypes.c_uint * 4).from_address(steps)),
+            swizzle=swizzle,
+        )
+        legal = to % 64 == 0 and rank == 4 and record.address % 16 == 0 and min(record.dims) > 0
+        legal = legal and all(stride % 16 == 0 for stride in record.strides)
+        if not legal or (self.refuse_stride_zero and 0 in record.strides):
+            return 1
+        self.encoded.append(record)
+        mark = len(self.encoded).to_bytes(128, "little")
+        ctypes.memmove(to, mark, 128)
+        return 0
+
+    def on_cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: int | None) -> int:
+        if self.launch_statuses and (status := self.launch_statuses.pop(0)):
+            return status
+        assert extra is None
+        shape = LaunchConfig.from_address(config)
+        params = forward_params().from_address((ctypes.c_void_p * 1).from_address(arguments)[0] or 0)
+        copy = forward_params().from_buffer_copy(params)
+        maps = {name: self.encoded[int.from_bytes(bytes(getattr(copy, name)), "little") - 1] for name in "qkv"}
+        maps["out"] = self.encoded[int.from_bytes(bytes(copy.out), "little") - 1]
+        self.launched.append(
+            SimpleNamespace(
+                function=function,
+                grid=(shape.grid_x, shape.grid_y, shape.grid_z),
+                block=(shape.block_x, shape.block_y, shape.block_z),
+                shared_memory=shape.shared_memory_bytes,
+                stream=shape.stream or 0,
+                attributes=shape.attribute_count,
+                params=copy,
+                maps=maps,
+            )
+        )
+        return 0
+
+
+def _pointer(kind: Any) -> bool:
+    return kind is ctypes.c_void_p or hasattr(kind, "contents")

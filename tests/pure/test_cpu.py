@@ -1,0 +1,95 @@
+"""The CPU path against the reference by the contract's own rule, over the shapes where attention goes wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import flashgen
+from flashgen.testing import INPUT_KINDS, judge, make_inputs, reference_attention
+
+SIZES = [(1, 1), (1, 77), (65, 65), (203, 47), (47, 203), (193, 129)]
+HEADS = [(1, 1), (4, 2), (3, 1)]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("d", "dv"), [(8, 8), (40, 40), (64, 64), (72, 72), (128, 128), (192, 128), (256, 256)])
+def test_it_meets_the_acceptance_rule(d: int, dv: int, causal: bool) -> None:
+    for index, (sq, sk) in enumerate(SIZES):
+        hq, hkv = HEADS[index % len(HEADS)]
+        kind = INPUT_KINDS[(index + d // 8) % len(INPUT_KINDS)]
+        dtype = (torch.bfloat16, torch.float16)[index % 2]
+        q, k, v = make_inputs(kind, (2, sq, hq, d), (2, sk, hkv, d), (2, sk, hkv, dv), dtype=dtype, seed=index)
+        out, lse = flashgen.attention(q, k, v, causal=causal, return_lse=True)
+        verdict = judge(out, lse, q, k, v, causal=causal)
+        assert verdict.ok, f"{sq}x{sk} heads {hq}/{hkv} {kind} {dtype}: {verdict}"
+
+
+@pytest.mark.parametrize("kind", INPUT_KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_every_kind_of_numbers(kind: str, dtype: torch.dtype) -> None:
+    q, k, v = make_inputs(kind, (1, 130, 2, 64), (1, 261, 2, 64), (1, 261, 2, 64), dtype=dtype)
+    out, lse = flashgen.attention(q, k, v, return_lse=True)
+    verdict = judge(out, lse, q, k, v)
+    assert verdict.ok, verdict
+
+
+def test_rows_that_see_no_key_are_zero_and_minus_infinity() -> None:
+    q, k, v = make_inputs("normal", (1, 9, 2, 16), (1, 4, 1, 16), (1, 4, 1, 24), dtype=torch.bfloat16)
+    out, lse = flashgen.attention(q, k, v, causal=True, return_lse=True)
+    assert out[:, :5].eq(0).all()
+    assert lse[:, :, :5].eq(-math.inf).all()
+    assert lse[:, :, 5:].isfinite().all()
+    # The first row that sees one key sees that key alone.
+    assert torch.equal(out[0, 5, 0], v[0, 0, 0])
+    assert torch.equal(out[0, 5, 1], v[0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 4, 2, 2), (2, 0, 4, 2, 2), (2, 3, 0, 2, 2), (2, 3, 4, 0, 0)], ids=["batch", "q", "k", "heads"]
+)
+def test_empty_tensors(shape: tuple[int, ...]) -> None:
+    b, sq, sk, hq, hkv = shape
+    q, k, v = (torch.randn(b, s, h, 16).half() for s, h in ((sq, hq), (sk, hkv), (sk, hkv)))
+    out, lse = flashgen.attention(q, k, v, return_lse=True)
+    assert out.shape == (b, sq, hq, 16)
+    assert lse.shape == (b, hq, sq)
+    assert out.eq(0).all()
+    assert lse.eq(-math.inf).all()
+
+
+def test_grouped_heads_read_their_own_keys() -> None:
+    q, k, v = make_inputs("normal", (1, 5, 6, 16), (1, 7, 2, 16), (1, 7, 2, 16), dtype=torch.bfloat16)
+    out = flashgen.attention(q, k, v)
+    for head in range(6):
+        alone = slice(head // 3, head // 3 + 1)
+        expected = flashgen.attention(q[:, :, head : head + 1], k[:, :, alone], v[:, :, alone])
+        assert torch.equal(out[:, :, head : head + 1], expected)
+
+
+def test_strides_change_no_bit() -> None:
+    q, k, v = make_inputs("normal", (2, 33, 4, 24), (2, 65, 4, 24), (2, 65, 4, 24), dtype=torch.bfloat16)
+    expected = flashgen.attention(q, k, v, causal=True)
+    for change in (
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda x: torch.cat((x, x * math.nan), dim=1)[:, : x.shape[1]],
+        lambda x: torch.stack((x, x * math.nan), dim=4)[..., 0],
+    ):
+        assert torch.equal(flashgen.attention(change(q), change(k), change(v), causal=True), expected)
+
+
+def test_the_scale_is_used() -> None:
+    q, k, v = make_inputs("normal", (1, 9, 1, 16), (1, 9, 1, 16), (1, 9, 1, 16), dtype=torch.float16)
+    _, lse = flashgen.attention(q, k, v, softmax_scale=0.7, return_lse=True)
+    _, expected = reference_attention(q, k, v, softmax_scale=0.7)
+    torch.testing.assert_close(lse.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_nan_in_an_input_that_is_seen_shows() -> None:
+    q, k, v = make_inputs("normal", (1, 4, 1, 16), (1, 4, 1, 16), (1, 4, 1, 16), dtype=torch.float16)
+    k[0, 3] = math.nan
+    out = flashgen.attention(q, k, v, causal=True)
+    assert out[0, 3].isnan().all()
+    assert out[0, :3].isfinite().all()
