@@ -12,11 +12,14 @@ import pickle
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 
+from flashgen.compiler import reuse_headers
 from flashgen.errors import CompileError, FlashgenError
 from flashgen.generator import ConfigEntry
 from flashgen.kernel import BuiltKernel, build_kernel
@@ -37,21 +40,25 @@ def compiled(entries: list[ConfigEntry], jobs: int) -> Generator[Outcome]:
     done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     for entry in entries:
         waiting.put(entry)
-    workers = [_Worker() for _ in range(min(jobs, len(entries)))]
-    for worker in workers:
-        threading.Thread(target=worker.drain, args=(waiting, done), daemon=True).start()
-    try:
-        for _ in entries:
-            yield done.get()
-    finally:
+    with tempfile.TemporaryDirectory(prefix="flashgen-build-") as scratch:
+        # Parsed headers pay from a worker's second kernel on.
+        reuse = scratch if len(entries) > jobs else ""
+        workers = [_Worker(reuse) for _ in range(min(jobs, len(entries)))]
         for worker in workers:
-            worker.stop()
+            threading.Thread(target=worker.drain, args=(waiting, done), daemon=True).start()
+        try:
+            for _ in entries:
+                yield done.get()
+        finally:
+            for worker in workers:
+                worker.stop()
 
 
 class _Worker:
     """A process that builds the entries it is sent, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: str) -> None:
+        self._scratch = scratch
         self._stopped = False
         self._process = self._start()
 
@@ -79,12 +86,11 @@ class _Worker:
         self._process.kill()
         self._process.wait()
 
-    @staticmethod
-    def _start() -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         # Not multiprocessing: it would import the caller's main module again. A session of its own keeps Ctrl-C from
         # the worker: it is for this process to decide.
         return subprocess.Popen(
-            [sys.executable, "-c", "from flashgen.workers import work; work()"],
+            [sys.executable, "-c", f"from flashgen.workers import work; work({self._scratch!r})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # The same modules as here, also from an uninstalled checkout.
@@ -93,11 +99,16 @@ class _Worker:
         )
 
 
-def work() -> None:
-    """A worker's life: read an entry from stdin, write its outcome to stdout, until stdin ends."""
+def work(scratch: str) -> None:
+    """A worker's life: read an entry from stdin, write its outcome to stdout, until stdin ends.
+
+    It keeps parsed headers in ``scratch``, unless that is empty.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get between the answers
     with contextlib.suppress(EOFError, BrokenPipeError):
+        if scratch:
+            reuse_headers(Path(tempfile.mkdtemp(dir=scratch)))
         while True:
             entry: ConfigEntry = pickle.load(sys.stdin.buffer)
             try:

@@ -111,14 +111,14 @@ def test_dump(stocked: list[ConfigEntry], tmp_path: Path, monkeypatch: pytest.Mo
 def test_dying_worker_fails_its_entry_alone(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, started = workers._Worker._start, []
 
-    def start() -> subprocess.Popen[bytes]:
-        process = real()
+    def start(worker: workers._Worker) -> subprocess.Popen[bytes]:
+        process = real(worker)
         if not started:
             process.kill()
         started.append(process)
         return process
 
-    monkeypatch.setattr(workers._Worker, "_start", staticmethod(start))
+    monkeypatch.setattr(workers._Worker, "_start", start)
     first, second = workers.compiled([entry(256, block_n=256), entry(256, block_n=240)], 1)
     assert isinstance(first.error, CompileError)
     assert "died (signal 9)" in str(first.error)
