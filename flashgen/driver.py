@@ -15,6 +15,7 @@ from typing import Any
 from flashgen.errors import DeviceError, LaunchError
 
 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+CU_STREAM_CAPTURE_MODE_RELAXED = 2
 CUDA_ERROR_NOT_INITIALIZED = 3
 CUDA_ERROR_INVALID_CONTEXT = 201
 NO_CONTEXT = (CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT)
@@ -53,6 +54,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuCtxSetCurrent": (c_void_p,),
+    "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
     "cuLibraryLoadData": (POINTER(c_void_p), c_char_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint),
     "cuLibraryGetKernel": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuKernelGetFunction": (POINTER(c_void_p), c_void_p),
@@ -120,7 +122,9 @@ class Driver:
         The library stays loaded until the process ends: a launch may still be using it whenever Python lets go of it.
         """
         library, kernel, function, popped = c_void_p(), c_void_p(), c_void_p(), c_void_p()
+        mode = c_int(CU_STREAM_CAPTURE_MODE_RELAXED)  # loading is no work on a stream, so a capture may go on around it
         self.check(self.cuCtxPushCurrent_v2(self.context(device)), "cuCtxPushCurrent")
+        self.cuThreadExchangeStreamCaptureMode(byref(mode))
         try:
             status = self.cuLibraryLoadData(byref(library), cubin, None, None, 0, None, None, 0)
             self.check(status, f"loading {name}")
@@ -130,6 +134,7 @@ class Driver:
             status = self.cuFuncSetAttribute(function, attribute, shared_memory_bytes)
             self.check(status, f"giving {name} {shared_memory_bytes} bytes of shared memory")
         finally:
+            self.cuThreadExchangeStreamCaptureMode(byref(mode))
             self.cuCtxPopCurrent_v2(byref(popped))
         return function.value or 0
 

@@ -37,7 +37,7 @@ class Machine:
         patch.setattr(counters, "_slots", {})
         self.launcher = calls.Launcher(self.resolve)
 
-    def resolve(self, spec: KernelSpec) -> LoadedKernel:
+    def resolve(self, spec: KernelSpec, *_: int) -> LoadedKernel:
         self.resolved.append(spec)
         return LoadedKernel(plan(spec), b"CUBIN")
 
