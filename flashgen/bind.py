@@ -15,7 +15,7 @@ from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
 from flashgen.select import check_no_grad, check_out, check_scale, select
 
-_launcher = Launcher(lambda spec: kernel_for(spec).loaded)
+_launcher = Launcher(lambda spec, keys: kernel_for(spec, keys).loaded)
 
 
 class BoundAttention:

@@ -48,10 +48,10 @@ _launchers: weakref.WeakSet[Launcher] = weakref.WeakSet()
 class Launcher:
     """Runs attention on CUDA tensors with the kernels that ``resolve`` gives. Safe to use from several threads.
 
-    ``resolve`` is asked once for each kind of call, and may compile.
+    ``resolve`` is asked once for each kind of call, with its spec and number of keys, and may compile.
     """
 
-    def __init__(self, resolve: Callable[[KernelSpec], LoadedKernel]) -> None:
+    def __init__(self, resolve: Callable[[KernelSpec, int], LoadedKernel]) -> None:
         self._resolve = resolve
         self._calls: dict[Any, Call | Detour] = {}
         self._launches: dict[Any, Launch] = {}
@@ -158,7 +158,9 @@ class Launcher:
         like_q = out is None and follows_q(q, v.shape[3])
         room = new_out(q, v.shape[3]) if out is None else out
         layouts = [Layout(tuple(x.shape), x.stride()) for x in (q, k, v, room)]
-        call = make_call(self._resolve(spec), device, properties.multi_processor_count, layouts, like_q, scale)
+        call = make_call(
+            self._resolve(spec, k.shape[1]), device, properties.multi_processor_count, layouts, like_q, scale
+        )
         copies = refused(call, (q.data_ptr(), k.data_ptr(), v.data_ptr()))
         return Detour(False, copies) if copies else call
 

@@ -12,6 +12,7 @@ from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import ArgumentError, ArtifactError
 from flashgen.generator import ConfigEntry, KernelPlan, KernelSpec, load_config, plan_entry
 from flashgen.generator import plan as make_plan
+from flashgen.generator.shipped import shipped_spec
 from flashgen.kernel import build_kernel
 
 
@@ -65,14 +66,27 @@ def unload() -> None:
     _forget_calls()
 
 
-def kernel_for(spec: KernelSpec) -> Kernel:
-    """The kernel that serves a spec: a loaded one first, else the one that this process compiles when it is called."""
+def kernel_for(spec: KernelSpec, keys: int | None = None) -> Kernel:
+    """The kernel that serves a spec: a loaded one first, else the one that this process compiles when it is called.
+
+    Of several for one problem it is the one meant for so many keys; a loaded one of another range is still preferred
+    to compiling, since every one is right for any number.
+    """
+    if keys is not None:
+        spec = _loaded_spec(spec, keys) or shipped_spec(spec, keys)
     found = _preferred.get(spec) or _by_spec.get(spec)
     if found is None:
         made = _kernel_of(make_plan(spec))
         with _lock:
             found = _preferred.get(spec) or _by_spec.setdefault(spec, made)
     return found
+
+
+def _loaded_spec(spec: KernelSpec, keys: int) -> KernelSpec | None:
+    loaded = [other for other in list(_preferred) if other.any_length == spec]
+    # The narrowest range that holds them: a kernel made for few lengths knows better than one made for all.
+    loaded.sort(key=lambda other: (not other.meant_for(keys), -other.keys_from, other.keys_below is None))
+    return loaded[0] if loaded else None
 
 
 def get_kernel(spec: KernelSpec | ConfigEntry | KernelPlan | str | os.PathLike[str]) -> Kernel:

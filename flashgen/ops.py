@@ -21,7 +21,7 @@ _library = torch.library.Library("flashgen", "DEF")
 _library.define(f"attention_fwd{_ARGUMENTS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"attention_fwd_lse{_ARGUMENTS} -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
 
-_launch = Launcher(lambda spec: kernel_for(spec).loaded)
+_launch = Launcher(lambda spec, keys: kernel_for(spec, keys).loaded)
 
 
 def _cuda(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None) -> Tensor:

@@ -119,7 +119,10 @@ def _spec(config: KernelConfig) -> KernelSpec:
     dims = config.head_dim if isinstance(config.head_dim, HeadDim) else HeadDim(qk=config.head_dim, v=config.head_dim)
     schedule = default_schedule(config.arch) if config.schedule == "auto" else config.schedule
     features = tuple(feature.value for feature in config.features)
-    return KernelSpec(config.kernel, schedule, config.arch, config.dtype, dims.qk, dims.v, config.mask, features)
+    return KernelSpec(
+        config.kernel, schedule, config.arch, config.dtype, dims.qk, dims.v, config.mask, features,
+        config.keys.first, config.keys.below,
+    )  # fmt: skip
 
 
 def _request(config: KernelConfig) -> PlanRequest:
@@ -130,7 +133,17 @@ def _request(config: KernelConfig) -> PlanRequest:
     tile: Tile | None = chosen("tile")
     registers: Registers | None = chosen("registers")
     swizzle: Swizzle | None = chosen("swizzle")
-    plain_keys = ("stages", "scheduler", "overlap", "pingpong", "rescale", "epilogue")
+    plain_keys = (
+        "stages",
+        "stages_q",
+        "scheduler",
+        "overlap",
+        "pingpong",
+        "rescale",
+        "lazy_rescale",
+        "early_start",
+        "epilogue",
+    )
     return PlanRequest(
         block_m=tile.m if tile else None,
         block_n=tile.n if tile else None,

@@ -10,6 +10,7 @@ from .footprint import (
     REGISTER_SPLIT,
     SMEM_LIMIT,
     SWIZZLES,
+    SmemRow,
     accumulator_limit,
     accumulator_registers,
     register_pool,
@@ -32,6 +33,7 @@ class TileChoice:
     block_m: int
     block_n: int
     stages: int
+    stages_q: int
     consumer_warpgroups: int
     producer_registers: int
     consumer_registers: int
@@ -67,6 +69,8 @@ def problem(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
     if choice.stages < least:
         why = "with overlap, which needs two blocks in flight" if choice.overlap else "without overlap"
         return PlanError(f"stages: got {choice.stages}; legal: {least} or more {why}", key="stages")
+    if choice.stages_q < 1:
+        return PlanError(f"stages_q: got {choice.stages_q}; legal: 1 or more", key="stages_q")
     if choice.pingpong and groups < 2:
         return PlanError("pingpong: got true with 1 consumer warpgroup; legal: 2 or 3 of them", key="pingpong")
     return _registers(choice) or _swizzles(choice) or _memory(spec, choice) or _accumulators(spec, choice)
@@ -97,9 +101,7 @@ def _swizzles(choice: TileChoice) -> PlanError | None:
 
 
 def _memory(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
-    wanted = smem_total(
-        smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue, choice.swizzles)
-    )
+    wanted = smem_total(_smem(spec, choice))
     if wanted <= SMEM_LIMIT:
         return None
     return PlanError(
@@ -137,9 +139,15 @@ def _smaller(choice: TileChoice) -> Iterator[TileChoice]:
                 yield replace(near, stages=stages, block_n=block_n)
 
 
+def _smem(spec: KernelSpec, choice: TileChoice) -> tuple[SmemRow, ...]:
+    return smem_table(
+        spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue, choice.swizzles, choice.stages_q
+    )
+
+
 def fits(spec: KernelSpec, choice: TileChoice) -> bool:
     """Whether memory and registers suffice for a choice that is otherwise legal."""
-    rows = smem_table(spec, choice.block_m, choice.block_n, choice.stages, choice.epilogue, choice.swizzles)
+    rows = _smem(spec, choice)
     limit = accumulator_limit(choice.consumer_warpgroups, choice.consumer_registers)
     return smem_total(rows) <= SMEM_LIMIT and accumulator_registers(choice.block_n, spec.head_dim_v) <= limit
 

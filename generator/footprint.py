@@ -19,7 +19,7 @@ OUTPUT_BYTES = 2  # out is bf16 or fp16 whatever the inputs are
 # Consumer warpgroups -> registers a thread for (producer, consumer), as setmaxnreg takes them.
 REGISTER_SPLIT = {1: (56, 248), 2: (24, 240), 3: (32, 160)}
 # Consumer registers that are not accumulators: row maxima and sums, addresses, the scores in flight.
-CONSUMER_OVERHEAD = {1: 32, 2: 24, 3: 32}
+CONSUMER_OVERHEAD = {1: 32, 2: 24, 3: 28}
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,26 @@ def usual_swizzle(head_dim: int, element: int) -> int:
 
 
 def smem_table(
-    spec: KernelSpec, block_m: int, block_n: int, stages: int, epilogue: Epilogue, swizzles: tuple[int, int]
+    spec: KernelSpec,
+    block_m: int,
+    block_n: int,
+    stages: int,
+    epilogue: Epilogue,
+    swizzles: tuple[int, int],
+    stages_q: int = 1,
 ) -> tuple[SmemRow, ...]:
     """Every member of the shared memory in order, with its exact place; the last row is the tail's padding."""
     qk, v = padded_head_dims(spec, swizzles)
     element = spec.dtype.bytes
     groups = block_m // 64
     members = (
-        ("q", block_m * qk * element, SMEM_ALIGN),
+        ("q", stages_q * block_m * qk * element, SMEM_ALIGN),
         ("k", stages * block_n * qk * element, SMEM_ALIGN),
         ("v", stages * block_n * v * element, SMEM_ALIGN),
         ("out", block_m * v * OUTPUT_BYTES if epilogue is Epilogue.tile else 0, SMEM_ALIGN),
         ("tile", 2 * 16, SMEM_ALIGN),  # coordinates of the tile being computed and of the next
-        # full and empty of q for every warpgroup, of every stage of k and of v, and of both tiles.
-        ("barriers", 8 * (2 * groups + 4 * stages + 4), 8),
+        # full and empty of every warpgroup's stages of q, of every stage of k and of v, and of both tiles.
+        ("barriers", 8 * (2 * groups * stages_q + 4 * stages + 4), 8),
     )
     rows, end = [], 0
     for name, size, align in members:

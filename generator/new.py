@@ -52,14 +52,18 @@ def to_yaml(plan: KernelPlan) -> str:
         f"head_dim: {_head_dim(spec)}",
         f"mask: {spec.mask}",
         f"features: {_list(spec.features)}",
+        f"keys: {_keys(spec)}",
         f"tile: {{m: {plan.block_m}, n: {plan.block_n}}}",
         f"stages: {plan.stages}",
+        f"stages_q: {plan.stages_q}",
         f"warpgroups: {plan.consumer_warpgroups}",
         f"registers: {{producer: {plan.producer_registers}, consumer: {plan.consumer_registers}}}",
         f"scheduler: {plan.scheduler}",
         f"overlap: {str(plan.overlap).lower()}",
         f"pingpong: {str(plan.pingpong).lower()}",
         f"rescale: {plan.rescale}",
+        f"lazy_rescale: {str(plan.lazy_rescale).lower()}",
+        f"early_start: {str(plan.early_start).lower()}",
         f"epilogue: {plan.epilogue}",
         f"swizzle: {{qk: {plan.swizzle_qk}, v: {plan.swizzle_v}}}",
     ]
@@ -70,6 +74,11 @@ def _head_dim(spec: KernelSpec) -> str:
     if spec.head_dim_qk == spec.head_dim_v:
         return str(spec.head_dim_qk)
     return f"{{qk: {spec.head_dim_qk}, v: {spec.head_dim_v}}}"
+
+
+def _keys(spec: KernelSpec) -> str:
+    below = "" if spec.keys_below is None else f", below: {spec.keys_below}"
+    return f"{{from: {spec.keys_from}{below}}}"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ KEYS = {
     "swizzle_v": "swizzle",
 }
 TILE_FIELDS = ("block_m", "block_n", "stages", "consumer_warpgroups", "producer_registers", "consumer_registers")
-_BOOLEANS = ("overlap", "pingpong")
+_BOOLEANS = ("overlap", "pingpong", "lazy_rescale", "early_start")
 _WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
 
 
@@ -54,6 +54,7 @@ class PlanRequest:
     block_m: int | None = None
     block_n: int | None = None
     stages: int | None = None
+    stages_q: int | None = None
     consumer_warpgroups: int | None = None
     producer_registers: int | None = None
     consumer_registers: int | None = None
@@ -61,6 +62,8 @@ class PlanRequest:
     overlap: bool | None = None
     pingpong: bool | None = None
     rescale: Rescale | None = None
+    lazy_rescale: bool | None = None
+    early_start: bool | None = None
     epilogue: Epilogue | None = None
     swizzle_qk: int | None = None
     swizzle_v: int | None = None

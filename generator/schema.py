@@ -50,6 +50,15 @@ class Swizzle(_Strict):
     v: StrictInt = Field(description="Bytes of a row of v and out: 32, 64 or 128.")
 
 
+class Keys(_Strict):
+    """For how many keys a kernel is meant. It is right for any number: the range decides which kernel a call takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=False)
+
+    first: StrictInt = Field(default=0, alias="from", description="The fewest keys.")
+    below: StrictInt | None = Field(default=None, description="One more than the most keys; left out: no end.")
+
+
 class KernelConfig(_Strict):
     """One kernel: one point of a config's sweep."""
 
@@ -68,11 +77,17 @@ class KernelConfig(_Strict):
     features: list[Annotated[Feature, Field(strict=False)]] = Field(
         default=[], description="What the kernel does beside plain attention. Grouped heads (gqa) are always on."
     )
+    keys: Keys = Field(
+        default=Keys(), description="Meant for sequences of so many keys, {from, below}; left out: for any number."
+    )
     tile: Tile | Auto = Field(
         default="auto", description="Tile of the score matrix, {m, n}. auto takes the measured best."
     )
     stages: StrictInt | Auto = Field(
         default="auto", description="Blocks of K and of V in flight: 1 or more, 2 or more with overlap."
+    )
+    stages_q: StrictInt | Auto = Field(
+        default="auto", description="Tiles of Q in flight, 1 or more. auto: 2 if they fit beside all else."
     )
     warpgroups: StrictInt | Auto = Field(default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3.")
     registers: Registers | Auto = Field(
@@ -96,6 +111,14 @@ class KernelConfig(_Strict):
         description="Rescale O before its next product is issued (early) or after the last one is done (late). "
         "auto: early when the head dim of v is 224 or more.",
     )
+    lazy_rescale: StrictBool | Auto = Field(
+        default="auto",
+        description="Leave O's scale while the row maximum grows by less than 2^8; exact all the same. auto: true.",
+    )
+    early_start: StrictBool | Auto = Field(
+        default="auto",
+        description="Compute the next tile's first scores while this tile's output is stored. auto: false.",
+    )
     epilogue: Annotated[Epilogue, Field(strict=False)] | Auto = Field(
         default="auto",
         description="Store out through a tile of shared memory (tile) or from registers. auto: tile if it fits.",
@@ -107,7 +130,9 @@ class KernelConfig(_Strict):
     )
 
 
-INNER: dict[str, type[BaseModel]] = {"head_dim": HeadDim, "tile": Tile, "registers": Registers, "swizzle": Swizzle}
+INNER: dict[str, type[BaseModel]] = {
+    "head_dim": HeadDim, "keys": Keys, "tile": Tile, "registers": Registers, "swizzle": Swizzle
+}  # fmt: skip
 
 
 def json_schema() -> dict[str, Any]:

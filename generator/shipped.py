@@ -1,4 +1,4 @@
-"""The tiles that ship: the tuned choices of a spec, read from the one config file that is named after it."""
+"""What ships: the tuned choices of a spec, read from the one config file that is named after it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,30 @@ def shipped_path(spec: KernelSpec) -> Path:
 
 
 def shipped_request(spec: KernelSpec) -> PlanRequest | None:
-    """The shipped choices of a spec, or None when no config ships for it."""
+    """The shipped choices of a spec, or None when no config ships for it.
+
+    A problem that ships with several ranges of keys has, without one, those of the longest sequences.
+    """
+    requests = _shipped(spec)
+    if spec in requests:
+        return requests[spec]
+    unbounded = [other for other in requests if other.any_length == spec and other.keys_below is None]
+    return requests[unbounded[0]] if unbounded else None
+
+
+def shipped_spec(spec: KernelSpec, keys: int) -> KernelSpec:
+    """The shipped spec of that problem which is meant for so many keys; the spec itself when none is."""
+    fitting = (other for other in _shipped(spec) if other.any_length == spec.any_length and other.meant_for(keys))
+    return next(fitting, spec)
+
+
+def _shipped(spec: KernelSpec) -> dict[KernelSpec, PlanRequest]:
     path = shipped_path(spec)
     try:
         stamp = path.stat().st_mtime_ns
     except FileNotFoundError:
-        return None
-    return _requests(path, stamp).get(spec)
+        return {}
+    return _requests(path, stamp)
 
 
 @lru_cache(maxsize=64)

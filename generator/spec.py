@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import ConfigError, NotAvailableError, PlanError, closest, shown
 from .words import SCHEDULE_ARCHS, Arch, Dtype, Feature, Mask, Op, Schedule, available, default_schedule, word
@@ -29,9 +29,21 @@ def _head_dim(value: object, name: str, dtype: Dtype) -> None:
     raise ConfigError(f"{name}: got {shown(value)}; legal: {legal}; nearest: {nearest}", key="head_dim")
 
 
+def _keys(first: object, below: object) -> None:
+    for name, value in (("from", first), ("below", below)):
+        if not (type(value) is int and value >= 0) and not (name == "below" and value is None):
+            raise ConfigError(f"keys {name}: got {shown(value)}; legal: a number of keys, 0 or more", key="keys")
+    if isinstance(below, int) and isinstance(first, int) and below <= first:
+        raise ConfigError(f"keys: got from {first} below {below}; legal: from less than below", key="keys")
+
+
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel's problem. Frozen, hashable, validated when it is made; words may be given as plain strings."""
+    """One kernel's problem. Frozen, hashable, validated when it is made; words may be given as plain strings.
+
+    ``keys_from`` and ``keys_below`` say for how many keys the kernel is meant (None: no end). It is right for any
+    number; they decide which of several kernels for one problem a call takes.
+    """
 
     op: Op
     schedule: Schedule
@@ -41,6 +53,8 @@ class KernelSpec:
     head_dim_v: int
     mask: Mask
     features: tuple[str, ...] = ()
+    keys_from: int = 0
+    keys_below: int | None = None
 
     def __post_init__(self) -> None:
         self._set("op", word(Op, self.op, "kernel"))
@@ -73,6 +87,7 @@ class KernelSpec:
             available(Feature(feature), "features")
         _head_dim(self.head_dim_qk, "head_dim" if self.head_dim_qk == self.head_dim_v else "head_dim qk", self.dtype)
         _head_dim(self.head_dim_v, "head_dim v", self.dtype)
+        _keys(self.keys_from, self.keys_below)
 
     @classmethod
     def forward(
@@ -98,7 +113,19 @@ class KernelSpec:
     @property
     def name(self) -> str:
         """The canonical name: C symbol, folder, log line and test id alike."""
-        return "_".join([self.op, self.schedule, self.arch, self.dtype, self.head_dim_name, self.mask, *self.features])
+        keys = [f"from{self.keys_from}"] if self.keys_from else []
+        keys += [] if self.keys_below is None else [f"below{self.keys_below}"]
+        problem = [self.op, self.schedule, self.arch, self.dtype, self.head_dim_name, self.mask, *self.features]
+        return "_".join([*problem, *keys])
+
+    @property
+    def any_length(self) -> KernelSpec:
+        """The same problem with any number of keys."""
+        return self if self.keys_from == 0 and self.keys_below is None else replace(self, keys_from=0, keys_below=None)
+
+    def meant_for(self, keys: int) -> bool:
+        """Whether that many keys lie in the kernel's range."""
+        return self.keys_from <= keys and (self.keys_below is None or keys < self.keys_below)
 
     @property
     def head_dim_name(self) -> str:

@@ -83,7 +83,9 @@ def _show(origin: str, found: Explanation) -> None:
         "accumulators": ", ".join(f"{name} {count}" for name, count in found.accumulators)
         + f": {found.accumulator_registers} of {found.accumulator_limit} a thread",
         "schedule": f"{plan.scheduler} scheduler, overlap {_yes(plan.overlap)}, ping-pong {_yes(plan.pingpong)}, "
-        f"rescale {plan.rescale}, epilogue {plan.epilogue}, swizzle {plan.swizzle_qk} and {plan.swizzle_v} bytes",
+        f"rescale {plan.rescale}{' and lazy' if plan.lazy_rescale else ''}, "
+        f"start {'early' if plan.early_start else 'late'}, epilogue {plan.epilogue}, "
+        f"swizzle {plan.swizzle_qk} and {plan.swizzle_v} bytes",
         "roofline": f"{found.flop / 1e6:.2f} MFLOP a block in {found.matrix_cycles:.0f} tensor core cycles, "
         f"{found.exp2_cycles:.0f} of exp2: at most {found.matrix_share:.0%} of peak; "
         f"{found.flop_per_byte:.0f} FLOP/byte",

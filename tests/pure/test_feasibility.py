@@ -24,7 +24,7 @@ from flashgen.generator.footprint import (
 )
 
 D128 = KernelSpec.forward(head_dim=128)
-CHOICE = TileChoice(128, 128, 2, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
+CHOICE = TileChoice(128, 128, 2, 1, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_refusals_say_got_limit_and_nearest(changes: dict[str, object], key: str
 
 
 def test_accumulators_of_three_warpgroups() -> None:
-    wide = TileChoice(192, 128, 2, 3, 32, 160, True, True, Epilogue.tile, 128, 128)
+    wide = TileChoice(192, 128, 2, 1, 3, 32, 160, True, True, Epilogue.tile, 128, 128)
     error = problem(D128, wide)
     assert error is not None
     assert "160 accumulator registers a thread; 128 are available" in str(error)
@@ -170,7 +170,7 @@ def test_a_choice_fits_or_the_refusal_names_one_that_does(qk: int, v: int, group
     spec = KernelSpec.forward(head_dim=8 * qk, head_dim_v=8 * v)
     producer, consumer = {1: (56, 248), 2: (24, 240), 3: (32, 160)}[groups]
     choice = TileChoice(
-        64 * groups, 16 * blocks, 2, groups, producer, consumer, True, groups > 1, Epilogue.tile, 64, 64
+        64 * groups, 16 * blocks, 2, 1, groups, producer, consumer, True, groups > 1, Epilogue.tile, 64, 64
     )  # fmt: skip
     error = problem(spec, choice)
     assert (error is None) == fits(spec, choice)

@@ -169,6 +169,6 @@ def test_model_cycles_are_those_of_the_hardware() -> None:
 
 
 def test_model_prefers_a_tile_that_does_more_at_a_time() -> None:
-    wide = TileChoice(128, 128, 2, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
+    wide = TileChoice(128, 128, 2, 1, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
     assert cost(D128, wide) < cost(D128, replace(wide, block_n=32))
     assert cost(D128, wide) < cost(D128, replace(wide, overlap=False, pingpong=False))
