@@ -7,7 +7,7 @@ It adds up cycles of one SM for a nominal problem (4096 queries and keys), from 
 from __future__ import annotations
 
 from .feasibility import TileChoice
-from .footprint import accumulator_limit, accumulator_registers, round_up
+from .footprint import accumulator_limit, accumulator_registers, round_up, usual_swizzle
 from .spec import KernelSpec
 
 MMA_FLOP_PER_CYCLE = 4096
@@ -26,6 +26,7 @@ OTHER_GROUPS = 1.15  # what the other number of warpgroups costs
 # Consumer warpgroups -> accumulator registers below the limit from which the compiler was seen to spill now and then.
 SPARE = {1: 24, 2: 24, 3: 0}
 TIGHT = 2.0  # what a tile costs that may spill
+NARROW_COPY = 1.2  # what copying rows in narrower pieces than usual costs
 HIDDEN = {1: 0.5, 2: 0.85, 3: 0.85}  # consumer warpgroups -> share of the lesser pipe's time that the greater one hides
 
 
@@ -63,6 +64,9 @@ def cost(spec: KernelSpec, choice: TileChoice) -> float:
     blocks = SEQLEN / n
     groups = 3 if max(spec.head_dim_qk, spec.head_dim_v) < MANY_GROUPS_BELOW else 2
     penalty = 1.0 if choice.consumer_warpgroups == groups else OTHER_GROUPS
+    usual = (usual_swizzle(d, spec.dtype.bytes) for d in (spec.head_dim_qk, spec.head_dim_v))
+    if any(got < wide for got, wide in zip(choice.swizzles, usual, strict=True)):
+        penalty *= NARROW_COPY
     room = accumulator_limit(choice.consumer_warpgroups, choice.consumer_registers) - SPARE[choice.consumer_warpgroups]
     penalty *= TIGHT if accumulator_registers(n, spec.head_dim_v) > room else 1.0
     return penalty * (TILE_CYCLES + matrix + blocks * block) / m
