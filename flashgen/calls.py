@@ -20,7 +20,7 @@ from flashgen.counters import PER_THREAD_STREAM, counter_address, new_counter
 from flashgen.generator.spec import KernelSpec
 from flashgen.launch import Call, Launch, Layout, LoadedKernel, make_call, refused
 from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
-from flashgen.select import arch_of, check_scale, select
+from flashgen.select import arch_of, check_scale, check_tensors, select
 from flashgen.tensormap import ALIGNMENT, legal_layout
 
 Addresses = tuple[int, int, int, int, int]  # of q, k, v, out and lse (0: none)
@@ -64,6 +64,7 @@ class Launcher:
         """New tensors (out, lse), lse None unless wanted."""
         device = q.get_device()
         if _current_device() != device:
+            check_tensors(q, k, v)  # q alone may be on the CPU, where there is no device to switch to
             with torch.cuda.device(device):
                 return self(q, k, v, causal, softmax_scale, with_lse)
         call = self._calls.get(
@@ -88,6 +89,7 @@ class Launcher:
         """Write the results into tensors that the caller gives, whose layouts a descriptor must be able to hold."""
         device = q.get_device()
         if _current_device() != device:
+            check_tensors(q, k, v)
             with torch.cuda.device(device):
                 return self.into(q, k, v, out, lse, causal, softmax_scale)
         call = self.call_for(q, k, v, out, causal, softmax_scale)
@@ -129,9 +131,7 @@ class Launcher:
         if launch is None:
             q, k, v = (_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
             return self.into(q, k, v, out, lse, causal, softmax_scale)
-        if status := launch.run():
-            call.failed(status, launch)
-        return None
+        return call.failed(status, launch) if (status := launch.run()) else None
 
     def _new_call(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None

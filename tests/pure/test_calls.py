@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashgen import calls
-from flashgen.errors import LaunchError
+from flashgen.errors import ArgumentError, LaunchError
 from tests.pure.fake_machine import Machine, tensors
 
 
@@ -30,8 +30,9 @@ def test_a_second_call_makes_nothing_anew(machine: Machine) -> None:
 
 def test_another_out_alone_costs_one_descriptor(machine: Machine) -> None:
     q, k, v = tensors()
-    machine.launcher.into(q, k, v, torch.empty_like(q), None, False, None)
-    before, other = len(machine.cuda.encoded), torch.empty_like(q)
+    first, other = torch.empty_like(q), torch.empty_like(q)
+    machine.launcher.into(q, k, v, first, None, False, None)
+    before = len(machine.cuda.encoded)
     machine.launcher.into(q, k, v, other, None, False, None)
     assert [record.address for record in machine.cuda.encoded[before:]] == [other.data_ptr()]
 
@@ -123,3 +124,33 @@ def test_threads_get_their_own_arguments(machine: Machine) -> None:
     lengths = [got.params.seqlen_q for got in machine.cuda.launched]
     assert sorted(lengths) == sorted([length for length in range(1, 9) for _ in range(20)])
     assert all(got.maps["out"].dims[1] == got.params.seqlen_q for got in machine.cuda.launched)
+
+
+def test_work_goes_to_the_device_of_q_whichever_is_current(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    current, entered = [5], []
+
+    class Guard:
+        def __init__(self, device: int) -> None:
+            entered.append(device)
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], -1
+
+        def __exit__(self, *_: object) -> None:
+            current[0] = self.before
+
+    monkeypatch.setattr(calls, "_current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", Guard)
+    machine.run(*tensors())
+    assert (entered, current) == ([-1], [5])
+
+
+def test_a_q_on_another_device_than_k_is_refused_before_any_switch(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_current_device", lambda: 0)
+    q, k, v = tensors()
+    with pytest.raises(ArgumentError, match="k is on meta and q on cpu"):
+        machine.run(q, k.to("meta"), v)
+    with pytest.raises(ArgumentError, match="k is on meta and q on cpu"):
+        machine.launcher.into(q, k.to("meta"), v, q, None, False, None)
