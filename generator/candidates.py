@@ -39,8 +39,9 @@ def candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
                 swizzle_qk=_or(request.swizzle_qk, usual_swizzle(spec.head_dim_qk, spec.dtype.bytes)),
                 swizzle_v=_or(request.swizzle_v, usual_swizzle(spec.head_dim_v, spec.dtype.bytes)),
             )
-            # A refusal is better told of the usual choice than of one that was not asked for.
-            yield next((choice for choice in _leaner(spec, request, usual) if problem(spec, choice) is None), usual)
+            leaner = list(_leaner(spec, request, usual))
+            # A refusal is told of the leanest: what does not fit even so does not fit at all.
+            yield next((choice for choice in leaner if problem(spec, choice) is None), leaner[-1])
 
 
 def _leaner(spec: KernelSpec, request: PlanRequest, usual: TileChoice) -> Iterator[TileChoice]:

@@ -105,8 +105,9 @@ def _memory(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
     if wanted <= SMEM_LIMIT:
         return None
     return PlanError(
-        f"tile {choice.block_m}x{choice.block_n} with {choice.stages} stages and head dim {spec.head_dim_name[1:]} "
-        f"needs {wanted} bytes of shared memory; {SMEM_LIMIT} are available{_nearest(spec, choice)}",
+        f"tile {choice.block_m}x{choice.block_n} with {choice.stages} stages, {choice.stages_q} of q, epilogue "
+        f"{choice.epilogue} and head dim {spec.head_dim_name[1:]} needs {wanted} bytes of shared memory; "
+        f"{SMEM_LIMIT} are available{_nearest(spec, choice)}",
         key="tile",
     )
 

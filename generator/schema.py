@@ -55,7 +55,7 @@ class Keys(_Strict):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=False)
 
-    first: StrictInt = Field(default=0, alias="from", description="The fewest keys.")
+    first: StrictInt = Field(default=0, alias="from", description="The fewest keys it is meant for.")
     below: StrictInt | None = Field(default=None, description="One more than the most keys; left out: no end.")
 
 
@@ -133,6 +133,11 @@ class KernelConfig(_Strict):
 INNER: dict[str, type[BaseModel]] = {
     "head_dim": HeadDim, "keys": Keys, "tile": Tile, "registers": Registers, "swizzle": Swizzle
 }  # fmt: skip
+
+
+def yaml_keys(model: type[BaseModel]) -> list[str]:
+    """The keys of a model as they are written in YAML."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def json_schema() -> dict[str, Any]:

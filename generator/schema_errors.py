@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from .errors import closest, shown
-from .schema import INNER, KernelConfig
+from .schema import INNER, KernelConfig, yaml_keys
 from .spec import Mask
 
 
@@ -24,7 +24,7 @@ def first_error(error: ValidationError, data: dict[str, Any]) -> tuple[list[str 
         return path, f"{name + ': ' if name else ''}the key {last} is missing"
     if details["type"] == "extra_forbidden":
         inner = len(details["loc"]) > 1
-        keys = list((INNER[str(path[0])] if inner else KernelConfig).model_fields)
+        keys = yaml_keys(INNER[str(path[0])] if inner else KernelConfig)
         where = f"{path[0]}: " if inner else ""
         return [*path[:1], *([last] if inner else [])], (
             f"{where}unknown key {shown(last)}; legal: {', '.join(keys)}{closest(last, keys)}"
@@ -68,7 +68,7 @@ def _words(rule: dict[str, Any], schema: dict[str, Any]) -> list[str]:
         return ["{" + ", ".join(f"{key}: integer" for key in rule["properties"]) + "}"]
     if rule.get("type") == "array":
         return [f"a list of {' '.join(_words(rule['items'], schema))}"]
-    return {"integer": ["an integer"], "boolean": ["true", "false"]}[rule["type"]]
+    return {"integer": ["an integer"], "boolean": ["true", "false"], "null": ["nothing"]}[rule["type"]]
 
 
 def _path(loc: tuple[int | str, ...], data: Any) -> list[str | int]:
@@ -77,7 +77,7 @@ def _path(loc: tuple[int | str, ...], data: Any) -> list[str | int]:
         return []
     path: list[str | int] = [loc[0]]
     data = data[loc[0]]
-    fields = INNER[str(loc[0])].model_fields if loc[0] in INNER else {}
+    fields = yaml_keys(INNER[str(loc[0])]) if loc[0] in INNER else []
     for step in loc[1:]:
         known = isinstance(data, dict) and step in data and step in fields
         if isinstance(data, list) if isinstance(step, int) else known:

@@ -1,4 +1,4 @@
-"""YAML: sweeps, positions, and everything that is refused, each with one clear message."""
+"""YAML that is refused: each case with one clear message, at its position."""
 
 from __future__ import annotations
 
@@ -20,52 +20,6 @@ def refused(text: str | Path, kind: type[FlashgenError] = ConfigError) -> str:
     assert "\n" not in message
     assert len(message) < 500
     return message
-
-
-def test_sweep_is_the_cartesian_product_in_order() -> None:
-    text = BASE.replace("bf16", "[bf16, fp16]").replace("128", "[64, {qk: 192, v: 128}]") + "mask: [full, causal]\n"
-    entries = load_config(text)
-    assert [entry.spec.name.removeprefix("attention_fwd_fa3_sm90a_") for entry in entries] == [
-        f"{dtype}_{dim}_{mask}"
-        for dtype in ("bf16", "fp16")
-        for dim in ("d64", "d192x128")
-        for mask in ("full", "causal")
-    ]
-    assert {entry.origin for entry in entries} == {"(text):1"}
-
-
-def test_defaults() -> None:
-    (entry,) = load_config(BASE)
-    assert entry.spec.name == "attention_fwd_fa3_sm90a_bf16_d128_full"
-    assert entry.request.explicit == {}
-
-
-def test_every_key_reaches_the_request() -> None:
-    (entry,) = load_config(
-        BASE + "schedule: fa3\nmask: causal\nfeatures: []\ntile: {m: 64, n: 96}\nstages: 3\nwarpgroups: 1\n"
-        "registers: {producer: 40, consumer: 232}\nscheduler: single\noverlap: false\npingpong: false\n"
-        "rescale: late\nepilogue: registers\nswizzle: {qk: 64, v: 32}\n"
-    )
-    assert entry.request.explicit == {
-        "block_m": 64,
-        "block_n": 96,
-        "stages": 3,
-        "consumer_warpgroups": 1,
-        "producer_registers": 40,
-        "consumer_registers": 232,
-        "scheduler": "single",
-        "overlap": False,
-        "pingpong": False,
-        "rescale": "late",
-        "epilogue": "registers",
-        "swizzle_qk": 64,
-        "swizzle_v": 32,
-    }
-
-
-def test_documents_have_their_own_sweep_and_position() -> None:
-    entries = load_config(f"# two\n{BASE}---\n{BASE}mask: causal\n")
-    assert [entry.origin for entry in entries] == ["(text):2", "(text):7"]
 
 
 def test_a_file_is_named_in_messages(tmp_path: Path) -> None:
@@ -102,6 +56,11 @@ def test_a_file_is_named_in_messages(tmp_path: Path) -> None:
         ("mask: [[full]]", ("mask: got ['full'] (a list)",)),
         ("features: varlen", ("features: got 'varlen' (a string)", "a list of")),
         ("features: [varln]", ("got 'varln'", "closest match: varlen")),
+        ("keys: {from: x}", ("keys from: got 'x' (a string)", "legal: an integer")),
+        ("keys: {below: x}", ("keys below: got 'x' (a string)", "legal: an integer, nothing")),
+        ("keys: {form: 8}", ("keys: unknown key 'form'", "legal: from, below", "closest match: from")),
+        ("keys: {from: 8, below: 8}", ("from less than below",)),
+        ("keys: auto", ("keys: got 'auto' (a string)", "{from: integer, below: integer}")),
         ("features: [window]", ("a mask has a key of its own: `mask: window`",)),
         ("head_dim: 64", ("duplicate key 'head_dim', first at (text):4",)),
         ("registers: {producer: 24, producer: 32}", ("duplicate key 'producer'",)),

@@ -28,6 +28,10 @@ WORDS = st.sampled_from(
         "{qk: 8, v: 8}",
         "{Tile: {m: 1}}",
         "{int: 8}",
+        "{from: 8}",
+        "{below: x}",
+        "{from: 9, below: 3}",
+        "{first: 1}",
     ]
 )
 

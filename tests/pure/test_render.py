@@ -16,8 +16,8 @@ from flashgen.generator.render import comment_text
 
 D128 = KernelSpec.forward(head_dim=128, mask="causal")
 SPELLED_OUT = PlanRequest(
-    block_m=128, block_n=96, stages=3, scheduler=Scheduler.single, overlap=True, pingpong=False,
-    rescale=Rescale.late, epilogue=Epilogue.registers, swizzle_qk=64, swizzle_v=128,
+    block_m=128, block_n=96, stages=3, stages_q=1, early_start=True, scheduler=Scheduler.single, overlap=True,
+    pingpong=False,    rescale=Rescale.late, epilogue=Epilogue.registers, swizzle_qk=64, swizzle_v=128,
 )  # fmt: skip
 
 
@@ -46,6 +46,9 @@ def test_config_struct_holds_the_plan() -> None:
         "kOverlap": "true",
         "kPingPong": "false",
         "kRescaleEarly": "false",
+        "kLazyRescale": "true",
+        "kEarlyStart": "true",
+        "kStagesQ": "1",
         "kOutputTile": "false",
         "kChunkQK": "32",
         "kChunkV": "64",

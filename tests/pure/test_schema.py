@@ -17,6 +17,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "boolean": (bool,),
+    "null": (type(None),),
 }
 
 
@@ -88,7 +89,7 @@ def test_every_key_is_described() -> None:
     found = descriptions(SCHEMA)
     for rule in SCHEMA["$defs"].values():
         found |= descriptions(rule)
-    assert set(KernelConfig.model_fields) | {"qk", "v", "m", "n", "producer", "consumer"} == set(found)
+    assert set(KernelConfig.model_fields) | {"qk", "v", "m", "n", "producer", "consumer", "from", "below"} == set(found)
     assert all(len(text) > 20 for text in found.values())
 
 
