@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flashgen.bench import Row
     from flashgen.bench_grid import Shape
     from flashgen.callable_kernel import Kernel
-    from flashgen.generator import ConfigEntry
+    from flashgen.generator import ConfigEntry, KernelSpec
 
 BATCH, HEADS, SEQLEN = 4, 16, 4096
 
@@ -99,7 +99,7 @@ def _own_shape(given: dict[str, Any]) -> Shape | None:
     shape = Shape(heads_q=heads, seqlen_q=seqlen, seqlen_k=seqlen, **(usual | given))
     if heads % shape.heads_kv:
         raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {shape.heads_kv}")
-    _entry(shape)
+    _problem(shape)
     return shape
 
 
@@ -110,10 +110,10 @@ def _shapes(pattern: str | None, own: Shape | None, entries: list[ConfigEntry]) 
     if own is not None:
         return [own]
     found = [shape for shape in GRID if pattern is None or fnmatch.fnmatchcase(shape.name, f"*{pattern}*")]
-    specs = {entry.spec for entry in entries}
+    specs = {entry.spec.any_length for entry in entries}
     if specs:
-        found = [shape for shape in found if _entry(shape).spec in specs]
-    for spec in specs - {_entry(shape).spec for shape in found} if pattern is None else ():
+        found = [shape for shape in found if _problem(shape) in specs]
+    for spec in specs - {_problem(shape) for shape in found} if pattern is None else ():
         usual = Shape(
             spec.mask.value, spec.head_dim_qk, BATCH, HEADS, HEADS, SEQLEN, SEQLEN, None, spec.head_dim_v,
             spec.dtype.value,
@@ -124,12 +124,19 @@ def _shapes(pattern: str | None, own: Shape | None, entries: list[ConfigEntry]) 
     return found
 
 
+def _problem(shape: Shape) -> KernelSpec:
+    from flashgen.generator import KernelSpec
+
+    return KernelSpec.forward(head_dim=shape.head_dim, head_dim_v=shape.d_v, dtype=shape.dtype, mask=shape.mask)
+
+
 def _entry(shape: Shape) -> ConfigEntry:
     """The kernel that flashgen chooses for a shape."""
-    from flashgen.generator import ConfigEntry, KernelSpec, PlanRequest
+    from flashgen.generator import ConfigEntry
+    from flashgen.loading import kernel_for
 
-    spec = KernelSpec.forward(head_dim=shape.head_dim, head_dim_v=shape.d_v, dtype=shape.dtype, mask=shape.mask)
-    return ConfigEntry(spec, PlanRequest(), shape.name)
+    chosen = kernel_for(_problem(shape), shape.seqlen_k).plan
+    return ConfigEntry(chosen.spec, chosen.request, shape.name)
 
 
 def _timed(shapes: list[Shape], entries: list[ConfigEntry], backend: list[str] | None, repetitions: int) -> list[Row]:

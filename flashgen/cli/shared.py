@@ -21,6 +21,7 @@ from flashgen.generator import ConfigEntry, KernelSpec, load_config, paths, ship
 from flashgen.generator.errors import closest
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+PIPE_WIDTH = 1000  # a table that a program reads is not folded
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -103,7 +104,7 @@ def print_table(title: str | None, columns: Iterable[str], rows: Iterable[Iterab
         table.add_column(column.rstrip(), justify="left" if column.endswith(" ") else "right", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    out.print(table, soft_wrap=not out.is_terminal)
+    (out if out.is_terminal else Console(width=PIPE_WIDTH, highlight=False)).print(table)
 
 
 def entries_of(configs: list[str] | None, arch: str | None = None, only: str | None = None) -> list[ConfigEntry]:
@@ -130,7 +131,11 @@ def entries_of(configs: list[str] | None, arch: str | None = None, only: str | N
 
 def wanted(spec: KernelSpec, arch: str | None, only: str | None) -> bool:
     """Whether a kernel is one of those that --arch and --only pick."""
-    return (arch is None or spec.arch.value == arch) and (only is None or fnmatch.fnmatchcase(spec.name, only))
+    return (arch is None or spec.arch.value == arch) and (only is None or _named(spec.name, only))
+
+
+def _named(name: str, glob: str) -> bool:
+    return fnmatch.fnmatchcase(name, glob)
 
 
 def _shipped() -> list[ConfigEntry]:
@@ -148,12 +153,14 @@ def _entries(config: str) -> list[ConfigEntry]:
         return load_config(sys.stdin.read() + "\n", origin="(standard input)")
     if Path(config).is_file() or config.endswith((".yaml", ".yml")) or "/" in config:
         path = Path(config)
-        shipped = paths.CONFIGS.parent / path
+        place = paths.CONFIGS.parent / path
         # Messages and sources name shipped configs as configs/sm90/...: that works from any folder.
-        named = not path.exists() and path.parts[:1] == ("configs",) and shipped.is_file()
-        return load_config(shipped if named else path)
-    found = [entry for entry in _shipped() if fnmatch.fnmatchcase(entry.spec.name, config)]
+        by_place = not path.exists() and path.parts[:1] == ("configs",) and place.is_file()
+        return load_config(place if by_place else path)
+    shipped = _shipped()
+    # One problem may ship as several kernels, each for a range of keys: its own name means all of them.
+    found = [entry for entry in shipped if _named(entry.spec.name, config) or entry.spec.any_length.name == config]
     if not found:
-        near = closest(config, [entry.spec.name for entry in _shipped()])
+        near = closest(config, [entry.spec.name for entry in shipped])
         raise ConfigError(f"{config}: no file and no shipped kernel of that name{near}; `flashgen list` shows them")
     return found

@@ -26,6 +26,7 @@ GENERATOR_LAYERS = (
     {"feasibility", "cost"},
     {"config"},
     {"shipped"},
+    {"candidates"},
     {"plan"},
     {"render", "new", "explain"},
     {"__init__"},
