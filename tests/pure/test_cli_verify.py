@@ -1,0 +1,143 @@
+"""``flashgen verify``, ``list`` and ``bench`` without a GPU: what they make of verifications and timings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flashgen import bench as bench_module
+from flashgen import build as build_module
+from flashgen import host_time, loading, receipts
+from flashgen import verify as verify_module
+from flashgen.bench import Row
+from flashgen.callable_kernel import Code, Kernel
+from flashgen.cli.app import app
+from flashgen.generator import load_config, plan_entry
+from flashgen.host_time import HostRow
+from flashgen.receipts import Receipt, read_receipts, write_receipts
+from flashgen.verify import Failure, Verification
+
+SHIPPED = "attention_fwd_fa3_sm90a_bf16_d72_causal"
+# The spec that ships, with a tile that does not.
+OTHER = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: causal\ntile: {m: 64, n: 32}\n"
+CODE = Code(b"cubin", "5" * 64, {"nvrtc_version": "13.0.88"})
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[Failure]:
+    """A GPU on which every case fails as the list says, and a compiler that needs no time."""
+    failures: list[Failure] = []
+
+    def verify(kernels: Any, *, device: str = "cuda", on_done: Any = None) -> list[Verification]:
+        done = [Verification(kernel, "H200", 20, 0.5, 0.001, tuple(failures), 1.0) for kernel in kernels]
+        for verification in done:
+            on_done(verification)
+        return done
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    monkeypatch.setattr(build_module, "build_all", lambda *_: build_module.BuildResult())
+    monkeypatch.setattr(loading, "get_kernel", lambda entry: Kernel(plan_entry(entry), lambda: CODE))
+    return failures
+
+
+def test_verify_writes_receipts_of_what_ships(run: Run, gpu: list[Failure], tmp_path: Path) -> None:
+    result = run("verify", SHIPPED, "--receipts", "r.json")
+    assert result.exit_code == 0
+    assert "1 of 1 kernels right on H200" in result.stdout
+    assert read_receipts(tmp_path / "r.json")[SHIPPED].sha256 == CODE.sha256
+    (tmp_path / "other.yaml").write_text(OTHER)
+    assert run("verify", "other.yaml", "--receipts", "other.json").exit_code == 0
+    assert not (tmp_path / "other.json").exists(), "another tile's run says nothing of the shipped kernel"
+    assert run("verify", SHIPPED, "--no-receipts", "--receipts", "no.json").exit_code == 0
+    assert not (tmp_path / "no.json").exists()
+
+
+def test_verify_ends_with_1_when_a_kernel_is_wrong(run: Run, gpu: list[Failure], tmp_path: Path) -> None:
+    gpu.append(Failure("batch 1, seqlen 1 x 1", "WRONG: max error 1"))
+    result = run("verify", SHIPPED, "--receipts", "r.json", "--json")
+    assert result.exit_code == 1
+    (row,) = json.loads(result.stdout)
+    assert row["failures"] == [{"case": "batch 1, seqlen 1 x 1", "reason": "WRONG: max error 1"}]
+    shown = run("verify", SHIPPED, "--no-receipts")
+    assert f"{SHIPPED}: batch 1, seqlen 1 x 1: WRONG" in shown.stderr
+    assert read_receipts(tmp_path / "r.json") == {}
+
+
+def test_without_a_gpu_nothing_is_compiled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(build_module, "build_all", lambda *_: pytest.fail("compiled"))
+    for command in ("verify", "bench"):
+        result = run(command, SHIPPED)
+        assert result.exit_code == 1
+        assert "no CUDA device" in result.stderr
+
+
+def test_list_tells_what_is_verified(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    monkeypatch.setattr(receipts, "RECEIPTS", path)
+    monkeypatch.setattr(receipts.read_receipts, "__defaults__", (path,))
+    assert json.loads(run("list", SHIPPED, "--json").stdout)[0]["verified"] == "-"
+    write_receipts({SHIPPED: Receipt("5" * 64, "nvrtc 13.0.88", "H200", "2026-01-01", 20, 0.5)}, path)
+    (row,) = json.loads(run("list", SHIPPED, "--json").stdout)
+    assert (row["built"], row["cached"], row["verified"]) == (False, False, "nvrtc 13.0.88")
+    assert "nvrtc 13.0.88" in run("list", SHIPPED).stdout
+    path.write_text("{}")
+    damaged = run("list", SHIPPED)
+    assert (damaged.exit_code, damaged.stdout) == (1, "")
+    assert "no file of receipts" in damaged.stderr
+
+
+ROW = Row("fwd d72 full B4 H16 S4096", "flashgen", 1.25, 0.01, 512.0, 1.1, 1.2, 0.0)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A GPU that times in no time; what was asked of it."""
+    asked: list[dict[str, Any]] = []
+
+    def bench(shapes: Any, **keywords: Any) -> list[Row]:
+        asked.append({"shapes": list(shapes)} | keywords)
+        rows = [ROW, replace(ROW, implementation="cudnn", over_cudnn=1.0, bar=None)]
+        for shape in asked[-1]["shapes"]:
+            keywords["on_done"](shape, rows)
+        return rows
+
+    monkeypatch.setattr(bench_module, "bench", bench)
+    monkeypatch.setattr(build_module, "build_all", lambda *_: build_module.BuildResult())
+    monkeypatch.setattr(host_time, "need_gpu", lambda: None)
+    monkeypatch.setattr(host_time, "host_time", lambda: [HostRow("torch SDPA", 20.0, 1.0)])
+    return asked
+
+
+def test_bench_times_the_grid_one_shape_or_given_kernels(run: Run, timed: list[dict[str, Any]], tmp_path: Path) -> None:
+    shown = run("bench", "--shape", "d72 *", "--repetitions", 5)
+    assert shown.exit_code == 0, shown.output
+    assert "1.250 ± 0.010" in shown.stdout
+    assert {shape.head_dim for shape in timed[0]["shapes"]} == {72}
+    assert (timed[0]["repetitions"], timed[0]["kernels"]) == (5, None)
+    assert (
+        json.loads(run("bench", "--head-dim", 72, "--seqlen", 64, "--backend", "cudnn", "--json").stdout)[0]["tflops"]
+        == 512
+    )
+    assert [(shape.seqlen_k, shape.heads_kv) for shape in timed[1]["shapes"]] == [(64, 16)]
+    assert timed[1]["backends"] == ("cudnn",)
+    (tmp_path / "x.yaml").write_text(OTHER.replace("72", "48"))
+    assert run("bench", "x.yaml").exit_code == 0
+    assert [shape.head_dim for shape in timed[2]["shapes"]] == [48], "the grid lacks it: a usual shape is taken"
+    assert timed[2]["kernels"][0].plan == plan_entry(load_config(tmp_path / "x.yaml")[0])
+    assert run("bench", "--backend", "fast").exit_code == 2
+    assert "torch SDPA" in run("bench", "--host").stdout
