@@ -9,7 +9,6 @@ from flashgen import calls
 from flashgen.calls import Launcher, addresses_of
 from flashgen.counters import PER_THREAD_STREAM
 from flashgen.cpu import attend
-from flashgen.generator.plan import plan
 from flashgen.launch import Call, Launch
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
@@ -64,8 +63,8 @@ class BoundAttention:
         if self.q.is_cuda:
             _launcher.into(self.q, self.k, self.v, self.out, self.lse, self.causal, self.softmax_scale)
         else:
-            spec = select(self.q, self.k, self.v, causal=self.causal)
-            out, lse = attend(plan(spec), self.q, self.k, self.v, self.softmax_scale)
+            kernel = kernel_for(select(self.q, self.k, self.v, causal=self.causal), self.k.shape[1])
+            out, lse = attend(kernel.plan, self.q, self.k, self.v, self.softmax_scale)
             self.out.copy_(out)
             if self.lse is not None:
                 self.lse.copy_(lse)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from flashgen.calls import Launcher
 from flashgen.cpu import attend
-from flashgen.generator.plan import plan
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
 from flashgen.select import check_features, check_no_grad, check_scale, check_tensors, select
@@ -41,8 +40,8 @@ def _cpu_lse(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     check_no_grad(q, k, v)
-    spec = select(q, k, v, causal=causal)
-    return attend(plan(spec), q, k, v, check_scale(softmax_scale, q.shape[3]))
+    kernel = kernel_for(select(q, k, v, causal=causal), k.shape[1])
+    return attend(kernel.plan, q, k, v, check_scale(softmax_scale, q.shape[3]))
 
 
 def _cpu(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None) -> Tensor:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,20 @@ def test_a_loaded_folder_is_preferred_and_never_compiled(tmp_path: Path, monkeyp
     assert library[spec.name].code.toolchain["nvrtc_version"] == "13.0.88"
     flashgen.unload()
     assert loading.kernel_for(spec) is before
+
+
+def test_of_several_loaded_kernels_the_one_meant_for_so_many_keys_is_taken(tmp_path: Path) -> None:
+    spec = KernelSpec.forward(head_dim=64)
+    few, many = replace(spec, keys_below=1024), replace(spec, keys_from=1024)
+    tile = PlanRequest(block_m=64, block_n=64)
+    for made in (few, many):
+        write_kernel(tmp_path / made.name, built(plan(made, tile), b"CUBIN"))
+        flashgen.load(tmp_path / made.name)
+    assert loading.kernel_for(spec, 1023).spec == few
+    assert loading.kernel_for(spec, 1024).spec == many
+    flashgen.unload()
+    flashgen.load(tmp_path / many.name)
+    assert loading.kernel_for(spec, 1).spec == many  # right for any number, and better than compiling
 
 
 def test_loading_makes_callers_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
