@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ def _bench_shape(
             runs[name] = run
     if not runs:
         return []
-    times = _times(runs, repetitions)
+    times = time_runs(runs, repetitions)
     first = next(iter(runs.values()))().float()
     cudnn = statistics.median(times["cudnn"]) if "cudnn" in times else None
     rows = []
@@ -142,7 +142,18 @@ def _sdpa_run(shape: Shape, name: str, q: Tensor, k: Tensor, v: Tensor) -> Run |
     return run
 
 
-def _times(runs: dict[str, Run], repetitions: int) -> dict[str, list[float]]:
+def runs_on(shape: Shape, kernels: Mapping[str, Kernel], backends: Sequence[str] = ()) -> dict[str, Run]:
+    """What ``time_runs`` takes, on inputs of that shape: the kernels, and those of torch's backends that take it."""
+    q, k, v = _inputs(shape)
+    runs = {name: _kernel_run(kernel, q, k, v) for name, kernel in kernels.items()}
+    for name in backends:
+        run = _sdpa_run(shape, name, q, k, v)
+        if run is not None:
+            runs[name] = run
+    return runs
+
+
+def time_runs(runs: Mapping[str, Run], repetitions: int) -> dict[str, list[float]]:
     """Milliseconds of each repetition. The flush keeps the GPU busy while the host queues what is timed."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in runs}
