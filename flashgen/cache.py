@@ -22,7 +22,7 @@ from flashgen.compiler import Compiled, compile_source, options
 from flashgen.errors import CompileError
 from flashgen.files import locked, write_atomic
 from flashgen.resources import Resources
-from flashgen.toolchain import Toolchain
+from flashgen.toolchain import Toolchain, is_current
 
 if TYPE_CHECKING:
     from cuda.core.utils import FileStreamProgramCache
@@ -111,7 +111,8 @@ class CubinCache:
             env.logger().info("compiled %s in %.1f s", name, compiled.seconds)
             sha256 = hashlib.sha256(compiled.cubin).hexdigest()
             made = Cached(compiled.cubin, sha256, compiled.resources, compiled.seconds, cached=False)
-            self._save(key, name, arch, made)
+            if is_current(toolchain):
+                self._save(key, name, arch, made)
             return made
 
     def entries(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -34,8 +35,8 @@ def write_atomic(path: Path, content: bytes) -> None:
 def locked(path: Path, timeout: float | None = None) -> Iterator[bool]:
     """Hold the lock that ``path`` stands for, over processes and threads; the system drops a killed holder's lock.
 
-    Yields whether it was got: after ``timeout`` seconds (None: never) the body runs without it. Raises OSError when the
-    file cannot be made or its file system takes no locks.
+    Yields whether it was got: after ``timeout`` seconds (None: never), or on a file system that knows no locks, the
+    body runs without it. Raises OSError when the file cannot be made.
     """
     end = None if timeout is None else time.monotonic() + timeout
     with open(path, "wb") as file:
@@ -49,4 +50,9 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[bool]:
                 if end is not None and time.monotonic() > end:
                     break
                 time.sleep(POLL)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                got = False
+                break
         yield got

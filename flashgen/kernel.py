@@ -12,8 +12,9 @@ from flashgen import env
 from flashgen.cache import Cached, CubinCache, cubin_cache
 from flashgen.errors import NoCompileError, ToolchainError
 from flashgen.files import write_atomic
-from flashgen.generator import KernelPlan, KernelSpec, PlanRequest, render, to_yaml
+from flashgen.generator import KernelPlan, KernelSpec, PlanRequest, load_config, render, to_yaml
 from flashgen.generator import plan as make_plan
+from flashgen.generator.shipped import shipped_path
 from flashgen.resources import Resources
 from flashgen.toolchain import Toolchain, find_toolchain
 
@@ -80,7 +81,7 @@ def build_kernel(spec: KernelSpec, request: PlanRequest = AUTO, *, origin: str =
         if built is None:
             raise NoCompileError(
                 f"{plan.name} is neither loaded nor in the cache ({cubin_cache().folder}), and {env.NO_COMPILE.name} "
-                f"is set. Build it with `{build_command(spec)}` and load it with flashgen.load, or unset the variable"
+                f"is set. Build it with `{build_command(spec)}` and load it with flashgen.load('build'), or unset it"
             )
         return built
     toolchain = find_toolchain()
@@ -98,9 +99,12 @@ def cached_kernel(spec: KernelSpec, request: PlanRequest = AUTO, *, origin: str 
 
 def build_command(spec: KernelSpec) -> str:
     """The shell command that builds a spec's kernel."""
+    path = shipped_path(spec)
+    if path.is_file() and any(entry.spec == spec for entry in load_config(path)):
+        return f"flashgen build --only {spec.name} -o build"
     values = "" if spec.head_dim_v == spec.head_dim_qk else f" --head-dim-v {spec.head_dim_v}"
     new = f"flashgen new --head-dim {spec.head_dim_qk}{values} --arch {spec.arch}"
-    return f"{new} > kernel.yaml && flashgen build kernel.yaml"
+    return f"{new} > kernel.yaml && flashgen build kernel.yaml -o build"
 
 
 @lru_cache(maxsize=256)

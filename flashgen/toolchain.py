@@ -55,17 +55,26 @@ def _find(own_cutlass: Path | None) -> Toolchain:
     cccl_version = _dotted(_define(cccl / "cuda/std/__cccl/version.h", "CCCL_VERSION", CCCL), 1_000_000, 1000)
     cuda_version = _dotted(_define(cuda / "cuda.h", "CUDA_VERSION", RUNTIME), 1000, 10)
     _refuse_new_cccl(cutlass_version, cccl_version)
-    versions = f"cutlass {cutlass_version}\ncccl {cccl_version}\ncuda {cuda_version}\n"
-    # A CUTLASS of the user's own may be any commit of any fork: its version says too little, so its content counts.
-    trees = [INCLUDE] if own_cutlass is None else [INCLUDE, cutlass]
     return Toolchain(
         nvrtc_version=nvrtc,
         include_dirs=tuple(dict.fromkeys((INCLUDE, cutlass, cuda, crt, cccl))),
         cutlass_version=cutlass_version,
         cccl_version=cccl_version,
         cuda_version=cuda_version,
-        header_digest=_digest(versions, trees),
+        header_digest=_header_digest((cutlass_version, cccl_version, cuda_version), own_cutlass),
     )
+
+
+def is_current(toolchain: Toolchain) -> bool:
+    """Whether flashgen's headers are still those of the digest; if not, the next ``find_toolchain`` looks again.
+
+    Someone who edits headers while a process compiles must not find machine code of the new under the key of the old.
+    """
+    versions = (toolchain.cutlass_version, toolchain.cccl_version, toolchain.cuda_version)
+    if _header_digest(versions, env.cutlass_include()) == toolchain.header_digest:
+        return True
+    _find.cache_clear()
+    return False
 
 
 def _missing(what: str, package: str, detail: object = "") -> ToolchainError:
@@ -171,9 +180,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _digest(versions: str, trees: list[Path]) -> str:
-    digest = hashlib.sha256(versions.encode())
-    for tree in trees:
+def _header_digest(versions: tuple[str, str, str], own_cutlass: Path | None) -> str:
+    digest = hashlib.sha256("cutlass {}\ncccl {}\ncuda {}\n".format(*versions).encode())
+    # A CUTLASS of the user's own may be any commit of any fork: its version says too little, so its content counts.
+    for tree in (INCLUDE,) if own_cutlass is None else (INCLUDE, own_cutlass):
         for name, path in _files(tree):
             content = path.read_bytes()
             digest.update(f"{name}\0{len(content)}\0".encode() + content)

@@ -18,8 +18,8 @@ from flashgen.build import build_all
 from flashgen.cache import cubin_cache
 from flashgen.compiler import Compiled
 from flashgen.errors import ArtifactError, CompileError, NoCompileError, NotShippableError, PlanError
-from flashgen.generator import ConfigEntry, KernelSpec, PlanRequest
-from flashgen.kernel import BuiltKernel, build_kernel, cached_kernel, keyed_source
+from flashgen.generator import ConfigEntry, KernelSpec, PlanRequest, load_config, shipped_configs
+from flashgen.kernel import BuiltKernel, build_command, build_kernel, cached_kernel, keyed_source
 from flashgen.toolchain import Toolchain
 
 Made = Callable[..., BuiltKernel]
@@ -84,11 +84,12 @@ def test_folder_that_cannot_be_written(stocked: list[ConfigEntry], tmp_path: Pat
 def test_no_compile(stocked: list[ConfigEntry], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHGEN_NO_COMPILE", "1")
     assert build_kernel(stocked[0].spec).cached
-    missing = KernelSpec.forward(head_dim=192, head_dim_v=128, mask="causal")
-    with pytest.raises(NoCompileError) as error:
+    missing = KernelSpec.forward(head_dim=200, head_dim_v=136, mask="causal")
+    with pytest.raises(NoCompileError, match=f"{missing.name}.*flashgen.load") as error:
         build_kernel(missing)
-    assert missing.name in str(error.value)
-    assert "flashgen new --head-dim 192 --head-dim-v 128 --arch sm90a > kernel.yaml" in str(error.value)
+    assert "flashgen new --head-dim 200 --head-dim-v 136 --arch sm90a > kernel.yaml" in str(error.value)
+    shipped = load_config(shipped_configs()[0])[0].spec
+    assert build_command(shipped).startswith(f"flashgen build --only {shipped.name} ")
     result = build_all([stocked[0], ConfigEntry(missing, PlanRequest(), "x.yaml:1")], None)
     assert (len(result.ok), [type(e) for _, e in result.failed]) == (1, [NoCompileError])
 
@@ -143,6 +144,7 @@ from flashgen.generator import ConfigEntry, KernelSpec, PlanRequest
 specs = [KernelSpec.forward(head_dim=d) for d in {dims}]
 def progress(outcome, done, total):
     print(outcome.entry.spec.name, outcome.built and outcome.built.cached, flush=True)
+    print(outcome.error, file=sys.stderr)
 result = build_all([ConfigEntry(s, PlanRequest(), "x.yaml:1") for s in specs], {out!r}, 1, progress)
 sys.exit(len(result.failed))
 """
@@ -176,7 +178,8 @@ def test_two_builds_into_one_folder(tmp_path: Path, start: Callable[..., subproc
     cache = str(tmp_path / "cache")
     dims = ([32, 40], [40, 32])
     both = [start(BUILD.format(dims=d, out=str(tmp_path / "out")), FLASHGEN_CACHE_DIR=cache) for d in dims]
-    said = [process.communicate(timeout=180)[0].split() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    answers = [process.communicate(timeout=180) for process in both]
+    assert [process.returncode for process in both] == [0, 0], answers
+    said = [out.split() for out, _ in answers]
     assert len(read_manifest(tmp_path / "out").kernels) == 2
     assert sorted(said[0][1::2] + said[1][1::2]) == ["False", "False", "True", "True"], "each compiled once"

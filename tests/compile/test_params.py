@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_offsets_and_sizes(toolchain: Toolchain) -> None:
     assert len(asserts) == 2 + 2 * len(layout.fields)
 
 
-def test_a_wrong_offset_would_be_seen(toolchain: Toolchain) -> None:
+def test_a_wrong_offset_would_be_seen(toolchain: Toolchain, cache_dir: Path) -> None:
     wrong = forward_layout().fields[-1]
     with pytest.raises(CompileError, match="static assertion"):
         compile_asserts([f'static_assert({OFFSET.format(wrong.name)} == {wrong.offset + 4}, "x");'], toolchain)

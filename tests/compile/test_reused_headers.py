@@ -35,7 +35,7 @@ def test_same_machine_code(folder: Path, toolchain: Toolchain) -> None:
     assert reused == [compiled(value, toolchain) for value in (1, 2)]
 
 
-def test_folder_that_is_gone(folder: Path, toolchain: Toolchain) -> None:
+def test_folder_that_is_gone(folder: Path, cache_dir: Path, toolchain: Toolchain) -> None:
     reuse_headers(folder / "gone")
     assert compiled(1, toolchain)
     with pytest.raises(CompileError, match="undeclared"):

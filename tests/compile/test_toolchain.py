@@ -11,6 +11,7 @@ import pytest
 from cuda import pathfinder
 
 from flashgen import toolchain
+from flashgen.cache import CubinCache
 from flashgen.errors import ToolchainError
 from flashgen.generator.paths import INCLUDE
 from flashgen.toolchain import Toolchain, find_toolchain
@@ -126,11 +127,32 @@ def test_header_without_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_toolchain()
 
 
-def test_digest_is_of_content_and_names_alone(tmp_path: Path) -> None:
-    trees = [shutil.copytree(INCLUDE, tmp_path / name) for name in ("here", "there")]
-    first, second = (toolchain._digest("versions", [tree]) for tree in trees)
-    assert first == second
-    next(trees[0].rglob("*.h")).open("a").write(" ")
-    changed = toolchain._digest("versions", [trees[0]])
-    next(trees[1].rglob("*.h")).rename(trees[1] / "renamed.h")
-    assert len({first, changed, toolchain._digest("versions", [trees[1]]), toolchain._digest("others", [INCLUDE])}) == 4
+def test_digest_is_of_content_and_names_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(tree: Path, *versions: str) -> str:
+        monkeypatch.setattr(toolchain, "INCLUDE", tree)
+        return toolchain._header_digest(versions or ("4.2.0", "3.0.1", "13.0"), None)
+
+    here, there = (shutil.copytree(INCLUDE, tmp_path / name) for name in ("here", "there"))
+    first = digest(here)
+    assert first == digest(there)
+    header = next(here.rglob("*.h"))
+    header.write_text(header.read_text() + " ")
+    next(there.rglob("*.h")).rename(there / "renamed.h")
+    assert len({first, digest(here), digest(there), digest(INCLUDE, "4.2.1", "3.0.1", "13.0")}) == 4
+
+
+def test_headers_edited_under_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: str) -> None:
+    """What was compiled from headers that changed meanwhile is not kept under the old headers' key."""
+    own = shutil.copytree(INCLUDE, tmp_path / "include")
+    monkeypatch.setattr(toolchain, "INCLUDE", own)
+    before = find_toolchain()
+    cache = CubinCache(tmp_path / "cache")
+    assert not cache.get_or_compile(small, "small", "sm90a", before).cached
+    assert cache.get_or_compile(small, "small", "sm90a", before).cached
+    (own / "new.h").write_text("#pragma once\n")
+    cache.get_or_compile(small + "// more\n", "small", "sm90a", before)
+    assert len(cache.entries()) == 1
+    after = find_toolchain()
+    assert after.header_digest != before.header_digest
+    cache.get_or_compile(small, "small", "sm90a", after)
+    assert len(cache.entries()) == 2
