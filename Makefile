@@ -1,6 +1,7 @@
 # make demo   build a kernel from a YAML config and run attention with it
 # make test   lint, types, and every test this machine can run
 # make lint   ruff and mypy alone
+# make format rewrite Python files in the project's format
 # make clean  remove what the above made (the environment, caches, built kernels)
 #
 # The first of them makes .venv from pyproject.toml and constraints.txt. PYTHON=... picks an interpreter.
@@ -9,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,8 +40,10 @@ demo: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS)
