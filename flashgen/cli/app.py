@@ -16,6 +16,7 @@ from flashgen.cli.listing import list_kernels
 from flashgen.cli.new import new
 from flashgen.cli.render import render
 from flashgen.cli.schema import schema
+from flashgen.cli.tune import tune
 from flashgen.cli.verify import verify
 
 HELP = """Fused attention kernels from YAML: plan, CUDA source, cubin, PyTorch op.
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (new, explain, render, build, verify, bench, doctor, schema):
+for command in (new, explain, render, build, verify, bench, tune, doctor, schema):
     app.command()(command)
 app.command("list")(list_kernels)
 app.add_typer(cache, name="cache", help="Show, clear or locate the kernels compiled on first use.")

@@ -28,7 +28,7 @@ GENERATOR_LAYERS = (
     {"shipped"},
     {"candidates"},
     {"plan"},
-    {"render", "new", "explain"},
+    {"render", "new", "explain", "search"},
     {"__init__"},
 )
 RUNTIME_LAYERS = (
@@ -42,6 +42,10 @@ RUNTIME_LAYERS = (
     {"ops", "bind"},
     {"testing", "cases"},
     {"verify", "receipts", "bench", "bench_grid", "host_time", "plot", "doctor"},
+    {"tune_state"},
+    {"tune_trials"},
+    {"tune"},
+    {"tune_gpu", "tune_report"},
     {"__init__"},
     {"cli"},
     {"__main__"},
