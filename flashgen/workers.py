@@ -106,9 +106,9 @@ def work(scratch: str) -> None:
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get between the answers
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        if scratch:
-            reuse_headers(Path(tempfile.mkdtemp(dir=scratch)))
+    with contextlib.suppress(EOFError, BrokenPipeError), contextlib.ExitStack() as stack:
+        if scratch:  # a folder of its own, which it removes itself should its parent be killed
+            reuse_headers(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch))))
         while True:
             entry: ConfigEntry = pickle.load(sys.stdin.buffer)
             try:
