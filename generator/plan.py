@@ -25,7 +25,6 @@ __all__ = ["Epilogue", "KernelPlan", "PlanRequest", "Rescale", "Scheduler", "pla
 
 Origin = Literal["config", "shipped", "model"]
 AUTO = PlanRequest()
-EARLY_FROM = 224  # head dim of v from which rescaling O is long enough to be worth hiding behind QK
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _solve(spec: KernelSpec, request: PlanRequest, origin: Origin) -> KernelPlan
     # Ties go to the wider block, then to the output tile of its own.
     best = min(feasible, key=lambda c: (cost(spec, c), -c.block_n, c.epilogue is not Epilogue.tile))
     scheduler = request.scheduler or (Scheduler.static if spec.mask is Mask.full else Scheduler.dynamic)
-    rescale = request.rescale or (Rescale.early if spec.head_dim_v >= EARLY_FROM else Rescale.late)
+    rescale = request.rescale or Rescale.early
     return KernelPlan(
         spec=spec,
         scheduler=scheduler,

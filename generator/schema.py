@@ -109,7 +109,7 @@ class KernelConfig(_Strict):
     rescale: Annotated[Rescale, Field(strict=False)] | Auto = Field(
         default="auto",
         description="Rescale O before its next product is issued (early) or after the last one is done (late). "
-        "auto: early when the head dim of v is 224 or more.",
+        "auto: early.",
     )
     lazy_rescale: StrictBool | Auto = Field(
         default="auto",

@@ -14,9 +14,9 @@ struct Epilogue {
   using Out = typename Tiles<Config>::Out;
   static constexpr int kPieces = Config::kHeadDimV / 8;  // 16-byte pieces of a row: columns 8 j .. 8 j + 7
 
-  // What a thread holds: acc[4 j + 2 h + e] = row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + e, before normalisation.
-  float const (&acc)[Config::kHeadDimV / 2];
-  float const scale[2];
+  // What a thread holds, normalised and converted at once so that no store waits between reads of the accumulator (ptxas would serialise the
+  // products): pair[2 j + h] = row 16 warp + lane / 4 + 8 h, columns 8 j + 2 (lane % 4) + {0, 1}.
+  uint32_t pair[2 * kPieces];
 
   __device__ __forceinline__ static Element* row_of_output(ForwardParams const& params, TileCoordinate const& at, int row) {
     return static_cast<Element*>(params.out_data) + at.batch * params.out_batch_stride + row * params.out_row_stride + at.head * params.out_head_stride;
@@ -25,18 +25,23 @@ struct Epilogue {
     return params.lse + (static_cast<int64_t>(at.batch) * params.heads_q + at.head) * params.seqlen_q;
   }
 
-  __device__ __forceinline__ uint32_t pair(int j, int h) const { return ptx::pack<Element>(acc[4 * j + 2 * h] * scale[h], acc[4 * j + 2 * h + 1] * scale[h]); }
+  __device__ __forceinline__ Epilogue(float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
+    float const scale[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+    CUTE_UNROLL
+    for (int i = 0; i < 2 * kPieces; ++i) pair[i] = ptx::pack<Element>(acc[2 * i] * scale[i % 2], acc[2 * i + 1] * scale[i % 2]);
+  }
 
   __device__ __forceinline__ void store_tile(ForwardParams const& params, char* tile, TileCoordinate const& at, int first_row, int barrier, int thread) const {
-    int const lane = thread % 32;
     if (thread == 0) ptx::store_wait_read();  // the previous tile's store
     ptx::named_sync(barrier, 128);
     Element* const out = reinterpret_cast<Element*>(tile);
-    int const row = thread / 32 * 16 + lane % 16, column = lane / 16 * 8;  // of the piece whose address this lane gives to stmatrix
+    int const lane = thread % 32, row = thread / 32 * 16 + lane % 16, column = lane / 16 * 8;  // of the piece whose address this lane gives to stmatrix
     CUTE_UNROLL
-    for (int j = 0; j + 1 < kPieces; j += 2)
-      ptx::store_matrix_x4(out + typename Out::Layout{}(row, 8 * j + column), pair(j, 0), pair(j, 1), pair(j + 1, 0), pair(j + 1, 1));
-    if constexpr (kPieces % 2 == 1) ptx::store_matrix_x2(out + typename Out::Layout{}(row, 8 * (kPieces - 1)), pair(kPieces - 1, 0), pair(kPieces - 1, 1));
+    for (int j = 0; j < kPieces; j += 2) {
+      Element* const to = out + typename Out::Layout{}(row, 8 * j + column);
+      if (j + 1 < kPieces) ptx::store_matrix_x4(to, pair[2 * j], pair[2 * j + 1], pair[2 * j + 2], pair[2 * j + 3]);
+      else ptx::store_matrix_x2(to, pair[2 * j], pair[2 * j + 1]);  // the addresses of lanes 0 to 15, whose column is 0
+    }
     ptx::fence_async_proxy();
     ptx::named_sync(barrier, 128);
     if (thread == 0) {
@@ -60,14 +65,13 @@ struct Epilogue {
       for (int j = 0; j + 3 < kPieces; j += 4) {
         uint32_t piece[4];  // of lane l: its pair of pieces j .. j + 3, then all four pairs of piece j + l
         CUTE_UNROLL
-        for (int i = 0; i < 4; ++i) piece[i] = pair(j + i, h);
+        for (int i = 0; i < 4; ++i) piece[i] = pair[2 * (j + i) + h];
         transpose_quad(piece, lane);
         if (inside) *reinterpret_cast<uint4*>(to + 8 * (j + lane)) = make_uint4(piece[0], piece[1], piece[2], piece[3]);
       }
       CUTE_UNROLL
       for (int j = kPieces / 4 * 4; j < kPieces; ++j) {
-        uint32_t const last = pair(j, h);
-        if (inside) *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * lane) = last;
+        if (inside) *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * lane) = pair[2 * j + h];
       }
     }
   }
@@ -100,7 +104,7 @@ struct Epilogue {
   __device__ __forceinline__ static void run(ForwardParams const& params, Smem<Config>& smem, TileCoordinate const& at, int warpgroup, int thread,
                                              float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
     int const first_row = at.m_block * Config::kBlockM + warpgroup * 64;
-    Epilogue const epilogue{acc, {softmax.inverse_sum(0), softmax.inverse_sum(1)}};
+    Epilogue const epilogue(acc, softmax);
     if constexpr (Config::kOutputTile) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOutput + warpgroup, thread);
     else epilogue.store_registers(params, at, first_row, thread);
 
