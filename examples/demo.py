@@ -6,6 +6,7 @@ torch. Without a Hopper GPU the same tiles run on the CPU.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ HEAD_DIM = 72
 
 def flashgen_command(*arguments: str) -> None:
     """Show and run a ``flashgen`` command; the demo ends where it fails."""
-    print(f"\n$ flashgen {' '.join(arguments)}", flush=True)
+    print(f"\n$ flashgen {shlex.join(arguments)}", flush=True)
     done = subprocess.run([sys.executable, "-m", "flashgen", *arguments], cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(done.returncode)
