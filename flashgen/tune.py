@@ -67,9 +67,10 @@ def incumbent_of(spec: KernelSpec, keys: int) -> KernelPlan:
 
 
 def first_round(spec: KernelSpec, seeds: Iterable[KernelPlan], budget: int) -> list[KernelPlan]:
-    """The seeds, then tiles, for at most half the budget: the rest is for knobs."""
-    every = dict.fromkeys([*seeds, *(plan(spec, request) for request in tiles(spec))])
-    return list(every)[: max(budget // 2, 1)]
+    """All seeds, then tiles, which take no more than half the budget: the rest is for knobs."""
+    first = dict.fromkeys(seeds)
+    every = first | dict.fromkeys(plan(spec, request) for request in tiles(spec))
+    return list(every)[: max(budget // 2, len(first))]
 
 
 def blind(spec: KernelSpec, seeds: Sequence[KernelPlan], options: Options) -> list[KernelPlan]:
@@ -78,7 +79,7 @@ def blind(spec: KernelSpec, seeds: Sequence[KernelPlan], options: Options) -> li
     every = dict.fromkeys(first_round(spec, seeds, options.budget))
     for base in distinct_tiles([*seeds, *every], options.keep):
         every |= dict.fromkeys(plan(spec, request) for request in neighbours(base))
-    return list(every)[: options.budget]
+    return list(every)[: max(options.budget, len(set(seeds)))]
 
 
 class Search:
@@ -103,8 +104,7 @@ class Search:
     def run(self) -> list[Range]:
         """Search, and say which plan serves which lengths. LostGpuError when a candidate takes the GPU with it."""
         budget = self.options.budget
-        seeds = dict.fromkeys([*self.incumbents.values(), *self._seeds])
-        self._try("tiles", first_round(self.spec, seeds, max(budget, 2 * len(seeds))))
+        self._try("tiles", first_round(self.spec, [*self.incumbents.values(), *self._seeds], budget))
         while fresh := self._next()[: max(budget - len(self.tried), 0)]:
             self._try("knobs", fresh)
         finalists = self._finalists()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from flashgen.bench_grid import Shape
 from flashgen.cli.app import app
 from flashgen.cli.shared import INTERRUPTED
 from flashgen.generator import KernelPlan, load_config, plan_entry
+from flashgen.generator.paths import ROOT
 from flashgen.generator.search import label
 from flashgen.tune import Options, Search
 from flashgen.tune_report import ranged_plan, to_config
@@ -140,3 +143,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (document,) = json.loads(done.stdout)
     assert [each["from"] for each in document["ranges"]] == [0, 4608]
     assert (tmp_path / "o.yaml").read_text() == "---\n".join(each["config"] for each in document["ranges"])
+
+
+def test_the_page_names_every_option_and_no_other() -> None:
+    page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+    command = get_command(app).commands["tune"]  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+    table = page.split("## How it searches")[0]
+    assert set(re.findall(r"`(--[a-z-]+)`", table)) == options
+    assert [plan_entry(entry) for entry in load_config(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])]
