@@ -5,6 +5,7 @@
 // softmax hides behind the other's products:
 //   warpgroup 0: | S(n) O(n+1) issued | softmax(n) ........ | S(n-1) O(n) issued | ...
 //   warpgroup 1: | softmax(n+1) ..... | S(n) O(n+1) issued  | softmax(n) ....... | ...
+#include <flashgen/attention/mask.cuh>
 #include <flashgen/attention/softmax.cuh>
 #include <flashgen/common/pipeline.cuh>
 #include <flashgen/common/wgmma.cuh>
