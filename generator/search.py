@@ -35,14 +35,19 @@ def planned(spec: KernelSpec, request: PlanRequest) -> KernelPlan | None:
 def tiles(spec: KernelSpec) -> list[PlanRequest]:
     """Every feasible tile with the planner's usual knobs, the cost model's favourites first.
 
-    Each comes with both ways to rescale: that decides whether the widest tiles spill.
+    Each comes with both ways to rescale, and with whole rows where they are swizzled narrower: both decide what spills.
     """
     rows = range(64, 64 * MAX_WARPGROUPS + 1, 64)
     widths = range(BLOCK_N_STEP, BLOCK_N_MAX + 1, BLOCK_N_STEP)
     every = (planned(spec, PlanRequest(block_m=m, block_n=n)) for m, n in itertools.product(rows, widths))
     feasible = [made for made in every if made is not None]
-    found = sorted(feasible, key=lambda made: (cost(spec, _choice(made)), -made.block_n))
-    return [request for made in found for request in (made.request, replace(made.request, rescale=_other(made)))]
+    found: dict[KernelPlan, PlanRequest] = {}
+    for made in sorted(feasible, key=lambda made: (cost(spec, _choice(made)), -made.block_n)):
+        for changes in ({}, {"rescale": _other(made)}, {"swizzle_qk": SWIZZLES[0], "swizzle_v": SWIZZLES[0]}):
+            changed = _changed(made, changes)
+            if changed is not None:
+                found.setdefault(changed, changed.request)
+    return list(found.values())
 
 
 def neighbours(base: KernelPlan) -> list[PlanRequest]:

@@ -80,24 +80,29 @@ def test_swizzles_are_tried_where_rows_are_not_whole() -> None:
     assert knobs[1] >= {"swizzle_qk", "swizzle_v"}
 
 
+def test_tiles_come_with_whole_rows_where_they_are_swizzled_narrower() -> None:
+    found = {(r.block_m, r.block_n, r.swizzle_qk, r.swizzle_v) for r in tiles(KernelSpec.forward(head_dim=224))}
+    assert {(128, 80, 64, 64), (128, 80, 128, 128), (128, 64, 128, 128)} <= found
+
+
 def test_one_warpgroup_takes_no_turns() -> None:
     base = plan(SPECS[0], PlanRequest(block_m=64, block_n=64))
     assert all(not request.pingpong for request in neighbours(base))
 
 
 def test_combinations_hold_what_helped_together() -> None:
-    base = plan(SPECS[2], PlanRequest(block_m=128, block_n=128))
-    late = replace(base, rescale=Rescale.early)
-    start = replace(base, early_start=True)
+    base = plan(SPECS[2], PlanRequest(block_m=128, block_n=128, rescale=Rescale.late))
+    early = replace(base, rescale=Rescale.early)
+    start = replace(base, early_start=not base.early_start)
     single = replace(base, scheduler=Scheduler.single)
-    made = [plan(base.spec, request) for request in combinations(base, [late, start, single])]
+    made = [plan(base.spec, request) for request in combinations(base, [early, start, single])]
     assert [changed(base, other) for other in made] == [
         {"rescale", "early_start", "scheduler"},
         {"rescale", "early_start"},
         {"rescale", "scheduler"},
         {"early_start", "scheduler"},
     ]
-    assert combinations(base, [late]) == []
+    assert combinations(base, [early]) == []
     assert combinations(base, [single, replace(base, scheduler=Scheduler.static)]) == [], "one value of a knob each"
 
 
