@@ -12,8 +12,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention": "flashgen.ops",
-    "bind": "flashgen.bind",
-    "BoundAttention": "flashgen.bind",
+    "bind": "flashgen.bound",
+    "BoundAttention": "flashgen.bound",
     "get_kernel": "flashgen.loading",
     "load": "flashgen.loading",
     "unload": "flashgen.loading",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from flashgen.bind import BoundAttention, bind
+    from flashgen.bound import BoundAttention, bind
     from flashgen.callable_kernel import Kernel
     from flashgen.errors import (
         ArgumentError,

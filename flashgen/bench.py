@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from flashgen.bench_grid import GRID, Shape
-from flashgen.bind import bind
+from flashgen.bound import bind
 from flashgen.callable_kernel import Kernel
 from flashgen.host_time import BACKENDS, host_time, need_gpu
 

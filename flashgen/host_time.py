@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashgen.bind import bind
+from flashgen.bound import bind
 from flashgen.errors import DeviceError
 from flashgen.ops import attention
 

@@ -19,9 +19,8 @@ from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
 LOG2_E = math.log2(math.e)
 Q_ROWS = 64  # rows of one box of q and of out: what one consumer warpgroup works on
 # What heads_per_group goes by.
-TILES_PER_GROUP = 512
-FEWEST_HEADS, MOST_HEADS = 32, 64
-KEYS_IN_FLIGHT_BYTES = 128 << 20
+L2_BYTES = 32 << 20  # of the 50 MiB, what keys and values of one group of heads may fill
+FEW_HEADS, MANY_HEADS = 8, 64
 GRID_LIMIT = (1 << 31) - 1
 
 
@@ -57,22 +56,22 @@ def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale
     if tiles > GRID_LIMIT:
         raise ArgumentError(f"got {tiles} tiles of {plan.block_m} query rows; at most {GRID_LIMIT}: split the batch")
     bytes_per_head = seqlen_k * (head_dim_qk + plan.spec.head_dim_v) * plan.spec.dtype.bytes
-    heads = heads_per_group(batch * heads_q, heads_q // heads_kv, m_blocks, bytes_per_head)
+    heads = heads_per_group(batch * heads_q, heads_q // heads_kv, bytes_per_head)
     return Geometry(
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, tiles, heads,
         softmax_scale * LOG2_E, tiles if plan.scheduler == "single" else min(processors, tiles),
     )  # fmt: skip
 
 
-def heads_per_group(heads: int, group: int, m_blocks: int, bytes_per_head: int) -> int:
+def heads_per_group(heads: int, group: int, bytes_per_head: int) -> int:
     """How many of ``heads`` query heads (batches counted) share a level of the longest-first order.
 
-    Many make the end even, since all longest tiles come before all shorter ones; few let the tiles of a head run side
-    by side and share keys in L2. Measured: some 512 tiles, 32 to 64 heads, as long as their keys and values take no
-    more than twice the L2; and whole groups, since a small last one would run alone. ``group``: query heads a key head.
+    So many that their keys and values stay in L2; where that is few, up to 8 that take twice as much, since a level
+    of few heads spreads over many row blocks, which are at different keys. Then whole groups: a small last one would
+    run alone. Measured on an H200 (docs/performance.md). ``group``: query heads a key head.
     """
-    most = max(1, KEYS_IN_FLIGHT_BYTES // bytes_per_head) * group
-    wanted = min(max(FEWEST_HEADS, TILES_PER_GROUP // m_blocks), MOST_HEADS, most, heads)
+    in_l2, at_most = L2_BYTES // bytes_per_head, 2 * L2_BYTES // bytes_per_head
+    wanted = min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, MANY_HEADS, heads)
     return next((n for n in range(wanted, wanted // 2, -1) if heads % n == 0), -(-heads // -(-heads // wanted)))
 
 

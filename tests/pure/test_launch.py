@@ -59,27 +59,28 @@ def test_the_grid_is_all_tiles_or_at_most_one_block_a_multiprocessor(scheduler: 
     assert (few.m_blocks, few.tiles, few.grid) == (3, 24, grid)
     many = geometry(made, (70_000, 300, 4, 64), (70_000, 9, 2, 64), 1.0, 132)  # type: ignore[arg-type]
     assert many.grid == (840_000 if scheduler == "single" else 132)
-    # 128 MiB hold the keys and values of four heads of 131,072 keys; each serves two query heads.
+    # 64 MiB hold the keys and values of two heads of 131,072 keys; each serves two query heads.
     long = geometry(made, (2, 1, 8, 64), (2, 131_072, 4, 64), 1.0, 132)  # type: ignore[arg-type]
-    assert long.heads_per_group == 8
+    assert long.heads_per_group == 4
     with pytest.raises(ArgumentError, match="at most 2147483647"):
         geometry(made, (1 << 30, 1, 4, 64), (1 << 30, 1, 4, 64), 1.0, 132)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("heads", "group", "m_blocks", "bytes_per_head", "expected"),
+    ("heads", "group", "bytes_per_head", "expected"),
     [
-        (512, 1, 4, 1 << 18, 64),  # short: 64 heads at most
-        (64, 1, 32, 1 << 21, 32),  # 512 tiles would be 16 heads: 32 at least
-        (16, 1, 128, 1 << 24, 8),  # 128 MiB of keys and values
-        (16, 1, 512, 1 << 25, 4),
-        (1, 1, 512, 1 << 32, 1),  # one head, whatever it takes
-        (66, 1, 16, 1 << 20, 22),  # whole groups: three of 22, not two of 32 and one of 2
-        (67, 1, 16, 1 << 20, 23),  # no divisor near 32: three groups as even as they come
+        (512, 1, 1 << 18, 64),  # short: 64 heads at most
+        (64, 1, 1 << 21, 16),  # what fits in 32 MiB
+        (16, 1, 1 << 23, 8),  # 4 would fit: 8 in twice as much
+        (16, 1, 1 << 25, 2),  # 64 MiB
+        (64, 4, 1 << 24, 16),  # 4 key heads, each with 4 query heads
+        (1, 1, 1 << 32, 1),  # one head, whatever it takes
+        (66, 1, 1 << 20, 22),  # whole groups: three of 22, not two of 32 and one of 2
+        (67, 1, 1 << 20, 23),  # no divisor near 32: three groups as even as they come
     ],
 )
-def test_heads_of_a_group(heads: int, group: int, m_blocks: int, bytes_per_head: int, expected: int) -> None:
-    assert heads_per_group(heads, group, m_blocks, bytes_per_head) == expected
+def test_heads_of_a_group(heads: int, group: int, bytes_per_head: int, expected: int) -> None:
+    assert heads_per_group(heads, group, bytes_per_head) == expected
 
 
 def test_strides_of_dimensions_of_size_one_are_made_legal(machine: Machine) -> None:

@@ -39,7 +39,7 @@ RUNTIME_LAYERS = (
     {"calls", "kernel"},
     {"callable_kernel", "artifacts", "workers"},
     {"loading", "build"},
-    {"ops", "bind"},
+    {"ops", "bound"},
     {"testing", "cases"},
     {"verify", "receipts", "bench", "bench_grid", "host_time", "plot", "doctor"},
     {"tune_state"},
@@ -176,3 +176,11 @@ print(sorted({{name.split(".")[0] for name in sys.modules}} & {{"torch", "cuda",
     )
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_module_hides_a_public_name() -> None:
+    # `import flashgen.name` sets the attribute `name` of the package: it must not be a function's that callers use.
+    modules = {path.stem for path in (ROOT / "flashgen").glob("*.py")}
+    import flashgen
+
+    assert modules & set(flashgen.__all__) == set()

@@ -128,8 +128,8 @@ def test_requests_of_a_wrong_type(bad: dict[str, object]) -> None:
 def test_defaults_follow_mask_and_head_dim() -> None:
     assert plan(D128).scheduler is Scheduler.static
     assert plan(KernelSpec.forward(head_dim=128, mask="causal")).scheduler is Scheduler.dynamic
-    rescale = {v: plan(KernelSpec.forward(head_dim=24, head_dim_v=v)).rescale for v in (120, 128, 136, 216, 224, 256)}
-    assert [v for v, when in rescale.items() if when is Rescale.early] == [224, 256]
+    made = plan(KernelSpec.forward(head_dim=24))
+    assert (made.rescale, made.lazy_rescale, made.early_start) == (Rescale.early, True, False)
 
 
 def test_plan_entry_places_the_error_at_the_key() -> None:

@@ -17,15 +17,26 @@ struct HeadByHead {
   }
 };
 
-// Tiles whose length grows with the row block: within a group of heads that fits in L2 the longest first, heads fastest
-// (longest-processing-time order; FlashAttention-3's scheduler does the same).
+// Tiles whose length grows with the row block. First the longer ones: within a group of heads that fits in L2 the longest first, heads fastest
+// (longest-processing-time order; FlashAttention-3's scheduler does the same). Then the short ones of all heads, again the longest first: they
+// fill the ends, so that groups may be as small as L2 wants them. A quarter of the row blocks holds a sixteenth of the work.
 struct LongestFirst {
   __device__ __forceinline__ static TileCoordinate locate(ForwardParams const& params, int tile) {
-    int const tiles_per_group = params.m_blocks * params.heads_per_group;
-    int const group = tile / tiles_per_group, in_group = tile - group * tiles_per_group, first = group * params.heads_per_group;
-    int const width = min(params.heads_per_group, params.batch * params.heads_q - first);
-    int const level = in_group / width, head_of_batches = first + in_group - level * width, batch = head_of_batches / params.heads_q;
-    return {params.m_blocks - 1 - level, head_of_batches - batch * params.heads_q, batch, 0};
+    int const heads = params.batch * params.heads_q, short_blocks = params.m_blocks < 8 ? 0 : params.m_blocks / 4, long_blocks = params.m_blocks - short_blocks;
+    int head, m_block;
+    if (tile < long_blocks * heads) {
+      int const tiles_per_group = long_blocks * params.heads_per_group;
+      int const group = tile / tiles_per_group, in_group = tile - group * tiles_per_group, first = group * params.heads_per_group;
+      int const width = min(params.heads_per_group, heads - first), level = in_group / width;
+      head = first + in_group - level * width;
+      m_block = params.m_blocks - 1 - level;
+    } else {
+      int const rest = tile - long_blocks * heads, level = rest / heads;
+      head = rest - level * heads;
+      m_block = short_blocks - 1 - level;
+    }
+    int const batch = head / params.heads_q;
+    return {m_block, head - batch * params.heads_q, batch, 0};
   }
 };
 
