@@ -28,7 +28,11 @@ struct Epilogue {
   __device__ __forceinline__ Epilogue(float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
     float const scale[2] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
     CUTE_UNROLL
-    for (int i = 0; i < 2 * kPieces; ++i) pair[i] = ptx::pack<Element>(acc[2 * i] * scale[i % 2], acc[2 * i + 1] * scale[i % 2]);
+    for (int i = 0; i < 2 * kPieces; ++i) {
+      pair[i] = ptx::pack<Element>(acc[2 * i] * scale[i % 2], acc[2 * i + 1] * scale[i % 2]);
+      // A row that saw no key beside rows that did: its products are 0 * v, and v may hold inf or NaN.
+      if (Config::Mask::kUnevenRows && scale[i % 2] == 0.f) pair[i] = 0;
+    }
   }
 
   __device__ __forceinline__ void store_tile(ForwardParams const& params, char* tile, TileCoordinate const& at, int first_row, int barrier, int thread) const {
