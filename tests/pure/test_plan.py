@@ -126,8 +126,8 @@ def test_requests_of_a_wrong_type(bad: dict[str, object]) -> None:
 
 
 def test_defaults_follow_mask_and_head_dim() -> None:
-    assert plan(D128).scheduler is Scheduler.static
-    assert plan(KernelSpec.forward(head_dim=128, mask="causal")).scheduler is Scheduler.dynamic
+    assert plan(KernelSpec.forward(head_dim=24)).scheduler is Scheduler.static
+    assert plan(KernelSpec.forward(head_dim=24, mask="causal")).scheduler is Scheduler.dynamic
     made = plan(KernelSpec.forward(head_dim=24))
     assert (made.rescale, made.lazy_rescale, made.early_start) == (Rescale.early, True, False)
 
