@@ -83,7 +83,8 @@ def bind(
 ) -> BoundAttention:
     """Check, choose and compile now; the BoundAttention then only launches. Arguments as for ``flashgen.attention``.
 
-    ``out`` is where results go, (batch, seqlen_q, heads_q, d_v) of q's dtype and device; a new tensor unless given.
+    ``out`` is where results go, (batch, seqlen_q, heads_q, d_v) of q's dtype and device; a new tensor unless given. It
+    must share no memory with q, k or v, which are read until the end.
     """
     check_no_grad(q, k, v)
     select(q, k, v, causal=causal)

@@ -84,11 +84,15 @@ class Kernel:
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None = None, *,
         softmax_scale: float | None = None,
     ) -> None:  # fmt: skip
-        """The same into tensors of the caller's: ``out`` as ``flashgen.bind`` takes it, ``lse`` contiguous float32."""
+        """The same into tensors of the caller's: ``out`` as ``flashgen.bind`` takes it, ``lse`` contiguous float32.
+
+        Neither may share memory with q, k or v, which are read until the end.
+        """
         from flashgen.calls import Launcher
         from flashgen.cpu import attend
-        from flashgen.select import check_no_grad, check_out, check_scale, select
+        from flashgen.select import check_no_grad, check_out, check_scale, check_tensors, select
 
+        check_tensors(q, k, v)
         check_no_grad(q, k, v)
         check_out(out, lse, q, v)
         causal = self.spec.mask == "causal"

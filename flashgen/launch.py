@@ -21,7 +21,7 @@ Q_ROWS = 64  # rows of one box of q and of out: what one consumer warpgroup work
 # What heads_per_group goes by.
 L2_BYTES = 32 << 20  # of the 50 MiB, what keys and values of one group of heads may fill
 FEW_HEADS, MANY_HEADS = 8, 64
-GRID_LIMIT = (1 << 31) - 1
+INDEX_LIMIT = (1 << 31) - (1 << 16)  # tiles, rows and keys are int32, and run past their end by a grid or a tile
 
 
 class Layout(NamedTuple):
@@ -53,8 +53,9 @@ def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale
     seqlen_k, heads_kv = k[1], k[2]
     m_blocks = -(-seqlen_q // plan.block_m)
     tiles = m_blocks * batch * heads_q
-    if tiles > GRID_LIMIT:
-        raise ArgumentError(f"got {tiles} tiles of {plan.block_m} query rows; at most {GRID_LIMIT}: split the batch")
+    if max(tiles, seqlen_q + seqlen_k) > INDEX_LIMIT:
+        got = f"{tiles} tiles of {plan.block_m} query rows, {seqlen_q} + {seqlen_k} queries and keys"
+        raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
     bytes_per_head = seqlen_k * (head_dim_qk + plan.spec.head_dim_v) * plan.spec.dtype.bytes
     heads = heads_per_group(batch * heads_q, heads_q // heads_kv, bytes_per_head)
     return Geometry(
@@ -136,7 +137,7 @@ class Call:
         ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.template), ctypes.sizeof(params))
         for name, tensor_map, address in zip(("q", "k", "v", "out"), self.maps, (q, k, v, out), strict=True):
             offset = getattr(type(params), name).offset
-            ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address), 128)
+            ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address, self.device), 128)
         params.out_data, params.lse, params.tile_counter = out, lse or None, counter or None
         memory.arguments[0] = ctypes.addressof(params)
         plan, config = self.kernel.plan, memory.config
@@ -155,7 +156,7 @@ class Call:
     def failed(self, status: int, launch: Launch) -> None:
         """Second try for a thread that has no CUDA context yet; else the driver's error."""
         if status in NO_CONTEXT:
-            driver().check(driver().cuCtxSetCurrent(driver().context(self.device)), "cuCtxSetCurrent")
+            driver().set_context(self.device)
             status = launch.run()
         driver().check(status, f"launching {self.kernel.plan.name}")
 
@@ -185,7 +186,7 @@ def make_call(
 def refused(call: Call, addresses: Sequence[int]) -> tuple[int, ...]:
     """Which of q, k, v (0, 1, 2) the driver cannot describe: only stride 0 is in question, so only that is asked."""
     asked = [i for i in range(3) if 0 in call.maps[i].strides]
-    return tuple(i for i in asked if not accepted(call.maps[i], addresses[i] & -ALIGNMENT))
+    return tuple(i for i in asked if not accepted(call.maps[i], addresses[i] & -ALIGNMENT, call.device))
 
 
 _PACKETS: list[type[ctypes.Structure]] = []

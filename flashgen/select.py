@@ -17,6 +17,7 @@ DTYPES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 ARCHS = {(9, 0): "sm90a"}  # compute capability -> compiler target
 DEFAULT_ARCH = "sm90a"  # whose plan CPU tensors follow
 HEAD_DIM_STEP = 8
+MAX_SCALE_EXPONENT = 126  # the scale times log2(e) must be neither 0 nor infinite in float32
 ORDER = "(batch, seqlen, heads, head_dim)"
 
 
@@ -74,11 +75,12 @@ def _check_head_dim(whose: str, got: int) -> None:
 
 
 def check_scale(softmax_scale: float | None, head_dim: int) -> float:
-    """The scale to use: the default 1/sqrt(head_dim), or the given one if it is finite and positive."""
+    """The scale to use: the default 1/sqrt(head_dim), or the given one if float32 holds it in the kernel's units."""
     if softmax_scale is None:
         return 1.0 / math.sqrt(head_dim)
-    if not (math.isfinite(softmax_scale) and softmax_scale > 0):
-        raise ArgumentError(f"softmax_scale: got {softmax_scale}; expected a finite number above 0, or None")
+    if not 2.0**-MAX_SCALE_EXPONENT <= softmax_scale <= 2.0**MAX_SCALE_EXPONENT:
+        legal = f"a number from 2^-{MAX_SCALE_EXPONENT} to 2^{MAX_SCALE_EXPONENT}, or None"
+        raise ArgumentError(f"softmax_scale: got {softmax_scale}; expected {legal}")
     return float(softmax_scale)
 
 

@@ -62,8 +62,14 @@ def test_the_grid_is_all_tiles_or_at_most_one_block_a_multiprocessor(scheduler: 
     # 64 MiB hold the keys and values of two heads of 131,072 keys; each serves two query heads.
     long = geometry(made, (2, 1, 8, 64), (2, 131_072, 4, 64), 1.0, 132)  # type: ignore[arg-type]
     assert long.heads_per_group == 4
-    with pytest.raises(ArgumentError, match="at most 2147483647"):
-        geometry(made, (1 << 30, 1, 4, 64), (1 << 30, 1, 4, 64), 1.0, 132)  # type: ignore[arg-type]
+    for q, k in (
+        ((1 << 30, 1, 4, 64), (1 << 30, 1, 4, 64)),
+        (((1 << 31) - 1, 1, 1, 64), ((1 << 31) - 1, 1, 1, 64)),  # a block that asks for one more tile would wrap round
+        ((1, 1, 1, 64), (1, (1 << 31) + 5, 1, 64)),  # an expanded tensor holds that many keys in no memory
+        ((1, 1 << 30, 1, 64), (1, 1 << 30, 1, 64)),
+    ):
+        with pytest.raises(ArgumentError, match="at most 2147418112"):
+            geometry(made, q, k, 1.0, 132)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_tensors_of_another_spec_are_refused() -> None:
     q = torch.zeros(1, 5, 2, 72).half()
     with pytest.raises(ArgumentError, match=r"got tensors of .*_fp16_d72_full"):
         flashgen.get_kernel(YAML)(q, q, q)
+    with pytest.raises(ArgumentError, match="q: got 3 dimensions"):
+        flashgen.get_kernel(YAML).into(q[0], q[0], q[0], q[0])
 
 
 def test_threads_that_ask_at_once_build_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_bad_tensors_are_refused(name: str) -> None:
         flashgen.attention(*tensors)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 1e-46, 1e39])
 def test_bad_scales_are_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="softmax_scale: got"):
         check_scale(scale, 64)
