@@ -55,4 +55,8 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[bool]:
                     raise
                 got = False
                 break
-        yield got
+        try:
+            yield got
+        finally:
+            if got:  # closing is not enough: a child that was forked meanwhile holds the file, and so the lock, too
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)

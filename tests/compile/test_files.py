@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -39,6 +40,23 @@ def test_lock_excludes_and_gives_up(tmp_path: Path) -> None:
     with locked(tmp_path / "lock", 10) as got:
         assert got
     holder.join()
+
+
+def test_a_child_forked_under_a_lock_does_not_keep_it(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with locked(tmp_path / "lock"):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # lives until the parent is done
+            os._exit(0)
+    try:
+        with locked(tmp_path / "lock", 0.01) as got:
+            assert got
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
 
 
 def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
