@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 import time
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cuda.core import ProgramOptions
 
 _header_folder: Path | None = None
+_FAILURE = re.compile("error|fatal", re.IGNORECASE)  # the front end says error, ptxas fatal
 
 LOG_LINES = 40  # of the log in an exception's message; the whole log is in its ``log`` and beside the source
 
@@ -111,7 +113,7 @@ def _failed(source: str, name: str, log: str) -> CompileError:
     path = _keep(source, name, log)
     lines = log.splitlines()
     # NVRTC warns at length before it fails: begin where the errors do.
-    first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+    first = next((i for i, line in enumerate(lines) if _FAILURE.search(line)), 0)
     shown = lines[first : first + LOG_LINES]
     rest = len(lines) - first - len(shown)
     more = f"\n... {rest} more lines in the .log beside the source" if rest > 0 else ""

@@ -84,6 +84,9 @@ def _registers(choice: TileChoice) -> PlanError | None:
         if got % 8 or not 24 <= got <= 256:
             legal = "multiples of 8 from 24 to 256"
             return PlanError(f"registers {name}: got {got}; legal: {legal}; {usual}", key="registers")
+    if choice.producer_registers > choice.consumer_registers:
+        split = f"producer {choice.producer_registers} and consumer {choice.consumer_registers}"
+        return PlanError(f"registers: got {split}; legal: no more for the producer; {usual}", key="registers")
     wanted = 128 * (choice.producer_registers + groups * choice.consumer_registers)
     pool = register_pool(groups)
     if wanted > pool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from flashgen.compiler import compile_source
+from flashgen.compiler import _failed, compile_source
 from flashgen.errors import CompileError
 from flashgen.resources import Resources, parse_log
 from flashgen.toolchain import Toolchain
@@ -69,6 +71,15 @@ def test_real_spills_are_seen(toolchain: Toolchain) -> None:
 """
     found = compile_source(source, "heavy", "sm90a", toolchain).resources
     assert (found.stack_bytes >= 1024, found.shippable) == (True, False)
+
+
+def test_what_ptxas_refuses_is_shown(cache_dir: Path) -> None:
+    """Its reason stands in a line that says fatal, above the one that says error."""
+    reason = "ptxas application ptx input, line 9; fatal   : (C7406) setmaxnreg.dec has register count (200) too large"
+    log = f"bad.cu(1): warning #177-D: unused\n{reason}\nptxas fatal   : Ptx assembly aborted due to errors"
+    said = str(_failed("// source", "bad", log))
+    assert reason in said
+    assert "unused" not in said
 
 
 def test_error_names_the_line_and_keeps_the_source(toolchain: Toolchain, tmp_path, monkeypatch) -> None:

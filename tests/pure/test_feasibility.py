@@ -122,6 +122,7 @@ def test_the_pool_is_what_a_launch_gives_out() -> None:
         ({"producer_registers": 32}, "registers", ("65536", "64512", "{producer: 24, consumer: 240}")),
         ({"producer_registers": 25}, "registers", ("got 25", "multiples of 8 from 24 to 256")),
         ({"consumer_registers": 264}, "registers", ("got 264", "multiples of 8 from 24 to 256")),
+        ({"producer_registers": 200, "consumer_registers": 144}, "registers", ("producer 200 and consumer 144",)),
         ({"consumer_registers": 176}, "tile", ("160 accumulator registers", "152 are available", "n: 112")),
         (
             {"consumer_warpgroups": 1, "block_m": 64, "producer_registers": 56, "consumer_registers": 248},
