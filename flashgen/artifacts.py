@@ -20,6 +20,7 @@ from flashgen.errors import ArtifactError, FlashgenError
 from flashgen.files import locked, write_atomic
 from flashgen.generator import Epilogue, KernelPlan, KernelSpec, Rescale, Scheduler
 from flashgen.kernel import BuiltKernel, write_files
+from flashgen.params import forward_digest
 from flashgen.resources import Resources
 
 SCHEMA = 1
@@ -126,6 +127,7 @@ def _record(built: BuiltKernel) -> dict[str, Any]:
         "shippable": built.resources.shippable,
         "resources": built.resources.to_dict(),
         "toolchain": built.toolchain.facts(),
+        "params": forward_digest(),
         "plan": plan_record(built.plan),
     }
 
@@ -135,6 +137,8 @@ def _entry(folder: Path, name: str, record: dict[str, Any]) -> Entry:
         plan = plan_from(record["plan"])
         if plan.name != name:
             raise ValueError(f"its plan is of {plan.name}")
+        if record["params"] != forward_digest():
+            raise ValueError("it takes the arguments of another flashgen")
         resources = Resources.from_dict(record["resources"])
         return Entry(
             name=name,
@@ -148,13 +152,13 @@ def _entry(folder: Path, name: str, record: dict[str, Any]) -> Entry:
         )
     except (KeyError, TypeError, ValueError, AttributeError, FlashgenError) as error:
         raise ArtifactError(
-            f"{folder / MANIFEST}: the record of {name!r} is not usable ({error}): build it again"
+            f"{folder / MANIFEST}: the record of {name!r} is not usable ({error!r}): {_remedy(folder)}"
         ) from error
 
 
 def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
-    remedy = f"delete {path} and build again with `flashgen build -o {folder}`"
+    remedy = _remedy(folder)
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
@@ -169,6 +173,10 @@ def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
     if data.pop("sha256", None) != _digest(data) or not isinstance(data.get("kernels"), dict):
         raise ArtifactError(f"{path} was changed after it was written (its sha256 differs): {remedy}")
     return data["kernels"]
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder / MANIFEST} and build again with `flashgen build -o {folder}`"
 
 
 def _json(data: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -107,6 +108,12 @@ def structure(layout: Layout, name: str = "ForwardParams") -> type[ctypes.Struct
 def forward_layout() -> Layout:
     """The layout of ForwardParams in the header that ships."""
     return parse(HEADER.read_text(encoding="utf-8"))
+
+
+@cache
+def forward_digest() -> str:
+    """sha256 of that layout: machine code and runtime must have the same one."""
+    return hashlib.sha256(repr(forward_layout()).encode()).hexdigest()
 
 
 @cache
