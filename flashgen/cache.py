@@ -106,7 +106,8 @@ class CubinCache:
             try:
                 compiled = self._compiler(source, name, arch, toolchain)
             except CompileError as error:
-                self._failures[key] = error
+                if is_current(toolchain):
+                    self._failures[key] = error
                 raise
             env.logger().info("compiled %s in %.1f s", name, compiled.seconds)
             sha256 = hashlib.sha256(compiled.cubin).hexdigest()
