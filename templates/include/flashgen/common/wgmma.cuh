@@ -11,7 +11,7 @@ namespace flashgen {
 
 enum class Major { kK = 0, kMN = 1 };  // which index of an operand is contiguous in shared memory
 
-// ss: A and B in shared memory, both contiguous along K. rs: A in registers (a[2 i + h] = rows + 8 h, columns 8 i + 2 (l % 4) + {0, 1}).
+// ss: A and B in shared memory. rs: A in registers (a[2 i + h] = rows + 8 h, columns 8 i + 2 (l % 4) + {0, 1}).
 // Descriptors come from SmemTile. accumulate == 0 starts from zero. Asynchronous: see wgmma_fence, wgmma_commit, wgmma_wait.
 template <class Element, int N>
 struct Wgmma;
@@ -102,11 +102,12 @@ __device__ __forceinline__ void wgmma_hold(uint32_t (&registers)[kCount]) {
 #define FLASHGEN_WGMMA(ELEMENT, TYPE, N, n, n1, n2, n3, n4, n5, n6)                                                                                     \
   template <>                                                                                                                                       \
   struct Wgmma<ELEMENT, N> {                                                                                                                        \
+    template <Major kMajorA = Major::kK, Major kMajorB = Major::kK>                                                                                 \
     __device__ __forceinline__ static void ss(float (&d)[n], uint64_t a, uint64_t b, int accumulate) {                                              \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                    \
-                   " {" FLASHGEN_R##n "}, %" #n ", %" #n1 ", p, 1, 1, 0, 0;\n}"                                                                      \
+                   " {" FLASHGEN_R##n "}, %" #n ", %" #n1 ", p, 1, 1, %" #n3 ", %" #n4 ";\n}"                                                        \
                    : FLASHGEN_D##n                                                                                                                  \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                                                              \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)));                              \
     }                                                                                                                                               \
     template <Major kMajorB>                                                                                                                        \
     __device__ __forceinline__ static void rs(float (&d)[n], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {      \

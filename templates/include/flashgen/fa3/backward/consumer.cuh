@@ -1,0 +1,135 @@
+#pragma once
+// What every consumer warpgroup does: its products, its part of dQ, its gradients' way out.
+#include <flashgen/common/wgmma.cuh>
+#include <flashgen/fa3/backward/epilogue.cuh>
+#include <flashgen/fa3/backward/scores.cuh>
+
+namespace flashgen::fa3::backward {
+
+// kDqColumns: of this warpgroup's part of dQ (DqSplit).
+template <class Config, int kDqColumns>
+struct Consumer {
+  using Element = typename Config::Element;
+  using T = Tiles<Config>;
+  using S = Scores<Config>;
+  using Dq = DqSplit<Config>;
+  static constexpr int kM = Config::kBlockM, kN = Config::kBlockN, kDqCount = kDqColumns / 2;  // may be 0
+  using DqPart = float[kDqCount == 0 ? 1 : kDqCount];
+
+  BackwardParams const& params;
+  Smem<Config>& smem;
+  int const warpgroup, thread;
+  KeyTile<Config> const tile;
+  int const first_row;   // of this warpgroup's 64 keys in the block
+  Step step;
+
+  __device__ __forceinline__ Consumer(BackwardParams const& params, Smem<Config>& smem, int warpgroup, int thread)
+      : params(params), smem(smem), warpgroup(warpgroup), thread(thread), tile(params), first_row(Config::kSplitRoles ? 0 : warpgroup * 64) {}
+
+  // After wgmma_wait and a barrier that follows the last ordinary read one thread may speak for its warpgroup.
+  __device__ __forceinline__ void release(uint64_t* barrier) {
+    if (thread == 0) ptx::barrier_arrive(barrier);
+  }
+  __device__ __forceinline__ int q() const { return step.stage<Config::kStagesQ>(); }
+  __device__ __forceinline__ int dout() const { return step.stage<Config::kStagesDo>(); }
+  __device__ __forceinline__ int ds() const { return step.stage<Config::kStagesDs>(); }
+  __device__ __forceinline__ void await_q() { ptx::barrier_wait(&smem.q_full[q()], step.phase<Config::kStagesQ>()); }
+  __device__ __forceinline__ void await_dout() { ptx::barrier_wait(&smem.do_full[dout()], step.phase<Config::kStagesDo>()); }
+  __device__ __forceinline__ void release_q() { release(&smem.q_empty[q()]); }
+  __device__ __forceinline__ void release_dout() { release(&smem.do_empty[dout()]); }
+
+  // S^T = K Q^T
+  __device__ __forceinline__ void issue_scores(float (&s)[kM / 2]) {
+    Descriptor const a = T::K::k_major(smem.k + first_row * T::K::kRowBytes), b = T::Q::k_major(smem.q);
+    wgmma_hold(s);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int i = 0; i < T::kStepsQK; ++i)
+      Wgmma<Element, kM>::ss(s, a.at(T::K::k_major_step(i)), b.at(q() * T::Q::kBytes + T::Q::k_major_step(i)), i > 0);
+    wgmma_commit();
+  }
+  // dP^T = V dO^T
+  __device__ __forceinline__ void issue_dp(float (&dp)[kM / 2]) {
+    Descriptor const a = T::V::k_major(smem.v + first_row * T::V::kRowBytes), b = T::Dout::k_major(smem.dout);
+    wgmma_hold(dp);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int i = 0; i < T::kStepsV; ++i)
+      Wgmma<Element, kM>::ss(dp, a.at(T::V::k_major_step(i)), b.at(dout() * T::Dout::kBytes + T::Dout::k_major_step(i)), i > 0);
+    wgmma_commit();
+  }
+  // acc += pair * rows of a tile: dV += P^T dO, dK += dS^T Q
+  template <class Tile, int kHeadDim>
+  __device__ __forceinline__ void issue_gradient(float (&acc)[kHeadDim / 2], uint32_t (&pair)[kM / 4], char const* stages, int stage) {
+    Descriptor const b = Tile::mn_major(stages);
+    wgmma_hold(acc);
+    wgmma_hold(pair);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int i = 0; i < kM / 16; ++i)
+      Wgmma<Element, kHeadDim>::template rs<Major::kMN>(acc, pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3],
+                                                        b.at(stage * Tile::kBytes + Tile::mn_major_step(i)), 1);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_dv(float (&dv)[Config::kHeadDimV / 2], uint32_t (&p)[kM / 4]) {
+    issue_gradient<typename T::Dout, Config::kHeadDimV>(dv, p, smem.dout, dout());
+  }
+  __device__ __forceinline__ void issue_dk(float (&dk)[Config::kHeadDimQK / 2], uint32_t (&pair)[kM / 4]) {
+    issue_gradient<typename T::Q, Config::kHeadDimQK>(dk, pair, smem.q, q());
+  }
+  // This warpgroup's part of dQ = dS K
+  __device__ __forceinline__ void issue_dq(DqPart& dq) {
+    Descriptor const a = T::Ds::mn_major(smem.ds + (Dq::kByRows ? warpgroup * T::Ds::kChunkBytes : 0));
+    Descriptor const b = T::K::mn_major(smem.k + (Dq::kByRows ? 0 : warpgroup * (Dq::kFirst / T::K::kWidth) * T::K::kChunkBytes));
+    wgmma_hold(dq);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int i = 0; i < kN / 16; ++i)
+      Wgmma<Element, kDqColumns>::template ss<Major::kMN, Major::kMN>(dq, a.at(ds() * T::Ds::kBytes + T::Ds::mn_major_step(i)),
+                                                                      b.at(T::K::mn_major_step(i)), i > 0);
+    wgmma_commit();
+  }
+  // Hands dQ to its writer, pass by pass.
+  __device__ __forceinline__ void pass_dq(DqPart const& dq) {
+    constexpr int kCount = kDqCount / Dq::kPasses;
+    float4* const to = reinterpret_cast<float4*>(smem.dq + warpgroup * Dq::floats(0)) + thread;
+    CUTE_UNROLL
+    for (int pass = 0; pass < Dq::kPasses; ++pass) {
+      ptx::barrier_wait(&smem.dq_empty[warpgroup], (step.index * Dq::kPasses + pass) % 2 ^ 1);
+      CUTE_UNROLL
+      for (int j = 0; j < kCount / 4; ++j) {
+        float const* const from = dq + pass * kCount + 4 * j;
+        to[j * 128] = make_float4(from[0], from[1], from[2], from[3]);
+      }
+      ptx::fence_async_proxy();
+      ptx::barrier_arrive(&smem.dq_full[warpgroup]);
+    }
+  }
+
+  __device__ __forceinline__ void exponentiate(float (&s)[kM / 2], int m_block) {
+    S::exponentiate(s, smem.lse[q()], params.scale_log2, thread);
+    if (S::Mask::template partial<kM, kN>(params, m_block, tile.n_block)) S::mask(s, params, tile.n_block * kN + first_row, m_block, thread);
+  }
+  __device__ __forceinline__ void await_keys() {
+    if (tile.is_seen(params)) ptx::barrier_wait(&smem.kv_full, 0);
+  }
+
+  __device__ __forceinline__ void store_dk(float const (&dk)[Config::kHeadDimQK / 2]) {
+    int const key = tile.n_block * kN + first_row;
+    Element* const to = static_cast<Element*>(params.dk) + tile.batch * params.dk_batch_stride + tile.head_kv * params.dk_head_stride + key * params.dk_row_stride;
+    store_gradient<Element, Config::kHeadDimQK>(to, params.dk_row_stride, params.seqlen_k - key, dk, params.scale, thread);
+  }
+  __device__ __forceinline__ void store_dv(float const (&dv)[Config::kHeadDimV / 2]) {
+    int const key = tile.n_block * kN + first_row;
+    Element* const to = static_cast<Element*>(params.dv) + tile.batch * params.dv_batch_stride + tile.head_kv * params.dv_head_stride + key * params.dv_row_stride;
+    store_gradient<Element, Config::kHeadDimV>(to, params.dv_row_stride, params.seqlen_k - key, dv, 1.f, thread);
+  }
+};
+
+template <int kCount>
+__device__ __forceinline__ void clear(float (&acc)[kCount]) {
+  CUTE_UNROLL
+  for (int i = 0; i < kCount; ++i) acc[i] = 0.f;
+}
+
+}  // namespace flashgen::fa3::backward

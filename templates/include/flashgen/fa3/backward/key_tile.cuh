@@ -1,0 +1,57 @@
+#pragma once
+// Which block of keys a thread block computes, and the query blocks that see it. One thread block a block of keys of one key-value head.
+#include <flashgen/attention/backward_mask.cuh>
+
+namespace flashgen::fa3::backward {
+
+template <class Config>
+struct KeyTile {
+  using Mask = BackwardMask<typename Config::Mask>;
+  int n_block, head_kv, batch;
+  int first_m_block;  // >= m_blocks: no query sees these keys
+
+  // Equal blocks: all of a head, then the next head. Uneven ones: within a group of heads that fits in L2 the longest first, heads fastest.
+  // NOTE: when dQ is added in a fixed order a block waits for others; those must have started before it (see turn), so later keys come first.
+  __device__ __forceinline__ explicit KeyTile(BackwardParams const& params) {
+    int const tile = blockIdx.x;
+    int head_of_batches;
+    if constexpr (Mask::kUnevenKeys) {
+      int const tiles_per_group = params.n_blocks * params.heads_per_group;
+      int const group = tile / tiles_per_group, in_group = tile - group * tiles_per_group, first = group * params.heads_per_group;
+      int const width = min(params.heads_per_group, params.batch * params.heads_kv - first), level = in_group / width;
+      n_block = Config::kDeterministic ? params.n_blocks - 1 - level : level;
+      head_of_batches = first + in_group - level * width;
+    } else {
+      head_of_batches = tile / params.n_blocks;
+      n_block = tile - head_of_batches * params.n_blocks;
+    }
+    batch = head_of_batches / params.heads_kv;
+    head_kv = head_of_batches - batch * params.heads_kv;
+    first_m_block = Mask::template first_m_block<Config::kBlockM, Config::kBlockN>(params, n_block);
+  }
+
+  // How many blocks of keys add to a block of dQ before this one. Uneven: the last block of keys that the rows see comes first, since it
+  // starts with these rows and earlier ones reach them later.
+  __device__ __forceinline__ int turn(BackwardParams const& params, int m_block) const {
+    if constexpr (Mask::kUnevenKeys) return Mask::template last_n_block<Config::kBlockM, Config::kBlockN>(params, m_block) - n_block;
+    else return n_block;
+  }
+
+  // Calls f(query head, block of its rows) for everything that sees these keys, in order.
+  template <class F>
+  __device__ __forceinline__ void for_each_m_block(BackwardParams const& params, F&& f) const {
+    int const group = params.heads_q / params.heads_kv;
+    CUTE_NO_UNROLL
+    for (int head = head_kv * group; head < (head_kv + 1) * group; ++head) {
+      CUTE_NO_UNROLL
+      for (int m_block = first_m_block; m_block < params.m_blocks; ++m_block) f(head, m_block);
+    }
+  }
+  __device__ __forceinline__ bool is_seen(BackwardParams const& params) const { return first_m_block < params.m_blocks; }
+  // A block of query rows among all of a launch.
+  __device__ __forceinline__ int64_t m_tile(BackwardParams const& params, int head, int m_block) const {
+    return (static_cast<int64_t>(batch) * params.heads_q + head) * params.m_blocks + m_block;
+  }
+};
+
+}  // namespace flashgen::fa3::backward

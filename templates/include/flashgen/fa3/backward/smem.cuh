@@ -1,0 +1,88 @@
+#pragma once
+// Shared memory of the Hopper backward, and how its products are divided. kernel.cuh asserts that the plan's bytes are these.
+#include <flashgen/attention/backward_params.h>
+#include <flashgen/common/ptx.cuh>
+#include <flashgen/common/smem_tile.cuh>
+
+namespace flashgen::fa3::backward {
+
+template <class Config>
+struct Tiles {
+  using Element = typename Config::Element;
+  using Q = SmemTile<Element, Config::kBlockM, Config::kHeadDimQK, Config::kChunkQK>;
+  using Dout = SmemTile<Element, Config::kBlockM, Config::kHeadDimV, Config::kChunkV>;
+  using K = SmemTile<Element, Config::kBlockN, Config::kHeadDimQK, Config::kChunkQK>;
+  using V = SmemTile<Element, Config::kBlockN, Config::kHeadDimV, Config::kChunkV>;
+  using Ds = SmemTile<Element, Config::kBlockN, Config::kBlockM, 64>;  // dS^T: a row is a key
+  static constexpr int kStepsQK = (Config::kHeadDimQK + 15) / 16;      // products take their K index in steps of 16: zeros past the head dimension
+  static constexpr int kStepsV = (Config::kHeadDimV + 15) / 16;
+};
+
+// Who computes which part of dQ = dS K: with 128 rows each warpgroup 64 of them, with 64 rows each some columns, whole chunks of K.
+template <class Config>
+struct DqSplit {
+  static constexpr bool kByRows = Config::kBlockM == 128;
+  static constexpr int kHeadDim = Config::kHeadDimQK, kChunk = Config::kChunkQK;
+  static constexpr int kHalf = (kHeadDim / 2 + kChunk / 2) / kChunk * kChunk;
+  static constexpr int kFirst = kByRows ? kHeadDim : kHalf == 0 ? (kChunk < kHeadDim ? kChunk : kHeadDim) : kHalf < kHeadDim ? kHalf : kHeadDim;
+  static constexpr int kColumns[2] = {kFirst, kByRows ? kHeadDim : kHeadDim - kFirst};  // of warpgroup 0 and 1
+  static constexpr int kPasses = Config::kDqPasses;  // parts of its columns that a warpgroup hands to the dQ writer one after another
+  static_assert(kFirst % (8 * kPasses) == 0 && kColumns[1] % (8 * kPasses) == 0, "a pass is whole columns of products");
+  // Floats of a pass, and where a warpgroup's first one lies in the accumulator of a block of rows.
+  static constexpr int floats(int warpgroup) { return 64 * kColumns[warpgroup] / kPasses; }
+  static constexpr int offset(int warpgroup) { return warpgroup * 64 * kFirst; }
+};
+
+// Everything advances by one with every block of query rows: one count says where a thread stands in all rings of buffers. Readers wait for
+// `phase`, writers for the opposite one, which makes the first writes free (common/pipeline.cuh).
+struct Step {
+  unsigned index = 0;
+  template <unsigned kStages>
+  __device__ __forceinline__ int stage() const { return index % kStages; }
+  template <unsigned kStages>
+  __device__ __forceinline__ int phase() const { return index / kStages % 2; }
+};
+
+template <class Config>
+struct Smem {
+  using T = Tiles<Config>;
+  using Dq = DqSplit<Config>;
+  static constexpr int kStagesQ = Config::kStagesQ, kStagesDo = Config::kStagesDo, kM = Config::kBlockM;
+
+  alignas(1024) char k[T::K::kBytes];
+  alignas(1024) char v[T::V::kBytes];
+  alignas(1024) char q[kStagesQ * T::Q::kBytes];
+  alignas(1024) char dout[kStagesDo * T::Dout::kBytes];
+  alignas(1024) char ds[Config::kStagesDs * T::Ds::kBytes];
+  alignas(128) float p[Config::kSplitRoles ? Config::kBlockN * kM : 4];  // P^T on its way to the other warpgroup, [score / 4][thread][4]
+  alignas(128) float dq[Dq::floats(0) + Dq::floats(1)];                  // [column / 8][thread][4] of each warpgroup
+  alignas(128) float lse[kStagesQ][kM];
+  alignas(128) float dpsum[kStagesDo][kM];
+  // full: the data is there; empty: its readers are done.
+  uint64_t kv_full, q_full[kStagesQ], q_empty[kStagesQ], do_full[kStagesDo], do_empty[kStagesDo], dq_full[2], dq_empty[2];
+
+  __device__ __forceinline__ void init_barriers() {
+    ptx::barrier_init(&kv_full, 1);
+    for (int i = 0; i < kStagesQ; ++i) {
+      ptx::barrier_init(&q_full[i], 1);
+      ptx::barrier_init(&q_empty[i], 2);  // a warpgroup arrives once
+    }
+    for (int i = 0; i < kStagesDo; ++i) {
+      ptx::barrier_init(&do_full[i], 1);
+      ptx::barrier_init(&do_empty[i], 2);
+    }
+    for (int i = 0; i < 2; ++i) {
+      ptx::barrier_init(&dq_full[i], 128);  // NOTE: every thread writes its part
+      ptx::barrier_init(&dq_empty[i], 1);
+    }
+    ptx::fence_barrier_init();
+  }
+};
+
+// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : int {
+  kDsReady = 1,  // dS^T is in shared memory
+  kPReady = 2,   // P^T is in shared memory
+};
+
+}  // namespace flashgen::fa3::backward
