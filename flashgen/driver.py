@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -55,6 +57,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuCtxSetCurrent": (c_void_p,),
     "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
+    "cuMemAlloc_v2": (POINTER(c_void_p), c_size_t),
+    "cuMemsetD8Async": (c_void_p, c_ubyte, c_size_t, c_void_p),
     "cuLibraryLoadData": (POINTER(c_void_p), c_char_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint),
     "cuLibraryGetKernel": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuKernelGetFunction": (POINTER(c_void_p), c_void_p),
@@ -116,26 +120,50 @@ class Driver:
                 self._contexts[device] = context.value or 0
             return self._contexts[device]
 
+    def set_context(self, device: int) -> None:
+        """Make a device's primary context the calling thread's, which has none."""
+        self.check(self.cuCtxSetCurrent(self.context(device)), "cuCtxSetCurrent")
+
+    @contextmanager
+    def _inside(self, device: int) -> Iterator[None]:
+        """A device's primary context for a while, for what is no part of any capture that may go on around it."""
+        mode, popped = c_int(CU_STREAM_CAPTURE_MODE_RELAXED), c_void_p()
+        self.check(self.cuCtxPushCurrent_v2(self.context(device)), "cuCtxPushCurrent")
+        self.cuThreadExchangeStreamCaptureMode(byref(mode))
+        try:
+            yield
+        finally:
+            self.cuThreadExchangeStreamCaptureMode(byref(mode))
+            self.cuCtxPopCurrent_v2(byref(popped))
+
+    def allocate(self, size: int, device: int) -> int:
+        """Address of so many new bytes on a device. Nothing frees them before the process ends."""
+        address = c_void_p()
+        with self._inside(device):
+            self.check(self.cuMemAlloc_v2(byref(address), size), f"allocating {size} bytes on cuda:{device}")
+        return address.value or 0
+
+    def zero(self, address: int, size: int, device: int, stream: int) -> None:
+        """Zero so many bytes: work on that stream, which must not be under capture."""
+        with self._inside(device):
+            status = self.cuMemsetD8Async(address, 0, size, stream or None)
+            self.check(status, f"zeroing {size} bytes on cuda:{device}")
+
     def load(self, cubin: bytes, name: str, shared_memory_bytes: int, device: int) -> int:
         """Load machine code and give back its CUfunction on a device, ready for that much dynamic shared memory.
 
         The library stays loaded until the process ends: a launch may still be using it whenever Python lets go of it.
         """
-        library, kernel, function, popped = c_void_p(), c_void_p(), c_void_p(), c_void_p()
-        mode = c_int(CU_STREAM_CAPTURE_MODE_RELAXED)  # loading is no work on a stream, so a capture may go on around it
-        self.check(self.cuCtxPushCurrent_v2(self.context(device)), "cuCtxPushCurrent")
-        self.cuThreadExchangeStreamCaptureMode(byref(mode))
-        try:
+        library, kernel, function = c_void_p(), c_void_p(), c_void_p()
+        with self._inside(device):
             status = self.cuLibraryLoadData(byref(library), cubin, None, None, 0, None, None, 0)
+            # The driver may look at the code as late as here, or here.
+            status = status or self.cuLibraryGetKernel(byref(kernel), library, name.encode())
+            status = status or self.cuKernelGetFunction(byref(function), kernel)
             self.check(status, f"loading {name}")
-            self.check(self.cuLibraryGetKernel(byref(kernel), library, name.encode()), f"finding {name} in its cubin")
-            self.check(self.cuKernelGetFunction(byref(function), kernel), f"loading {name} on cuda:{device}")
             attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             status = self.cuFuncSetAttribute(function, attribute, shared_memory_bytes)
             self.check(status, f"giving {name} {shared_memory_bytes} bytes of shared memory")
-        finally:
-            self.cuThreadExchangeStreamCaptureMode(byref(mode))
-            self.cuCtxPopCurrent_v2(byref(popped))
         return function.value or 0
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
-from flashgen.driver import driver
+from flashgen.driver import NO_CONTEXT, driver
 from flashgen.errors import LaunchError
 from flashgen.params import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 
@@ -64,12 +64,16 @@ def describe(
 
 
 @lru_cache(maxsize=8192)
-def encode(tensor_map: TensorMap, address: int) -> bytes:
-    """The 128 bytes of a descriptor; LaunchError when the driver refuses it."""
+def encode(tensor_map: TensorMap, address: int, device: int) -> bytes:
+    """The 128 bytes of a descriptor; LaunchError when the driver refuses it, which is not remembered.
+
+    The driver wants a context for it: a thread that has none yet is given the device's primary one.
+    """
     room = (ctypes.c_ubyte * (TENSOR_MAP_BYTES + TENSOR_MAP_ALIGNMENT))()
     start = -(-ctypes.addressof(room) // TENSOR_MAP_ALIGNMENT) * TENSOR_MAP_ALIGNMENT
     cuda = driver()
-    status = cuda.cuTensorMapEncodeTiled(
+    ask = partial(
+        cuda.cuTensorMapEncodeTiled,
         start,
         tensor_map.data_type,
         4,
@@ -83,14 +87,17 @@ def encode(tensor_map: TensorMap, address: int) -> bytes:
         _L2_PROMOTION_256B,
         _OUT_OF_BOUNDS_ZEROS,
     )
+    if (status := ask()) in NO_CONTEXT:
+        cuda.set_context(device)
+        status = ask()
     cuda.check(status, f"describing {tensor_map} at {address:#x}")
     return ctypes.string_at(start, TENSOR_MAP_BYTES)
 
 
-def accepted(tensor_map: TensorMap, address: int) -> bool:
+def accepted(tensor_map: TensorMap, address: int, device: int) -> bool:
     """Whether the driver takes a descriptor: asked where its manual is silent, which is stride 0."""
     try:
-        encode(tensor_map, address)
+        encode(tensor_map, address, device)
     except LaunchError:
         return False
     return True

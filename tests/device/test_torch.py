@@ -79,10 +79,11 @@ def test_compiled_with_dynamic_shapes() -> None:
 def new_counters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No tile counter yet, as in a process that has just started."""
     calls.forget_calls()
-    monkeypatch.setattr(counters, "_slots", {})
+    for memo in ("_slots", "_unused"):
+        monkeypatch.setattr(counters, memo, {})
     yield
     torch.cuda.synchronize()
-    calls.forget_calls()  # launches that point to counters which go away now
+    calls.forget_calls()  # launches that point to counters which are forgotten now
 
 
 @pytest.mark.usefixtures("inductor", "new_counters")

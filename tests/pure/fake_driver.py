@@ -6,7 +6,7 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
-from flashgen.driver import _SIGNATURES, Driver, LaunchConfig
+from flashgen.driver import _SIGNATURES, CU_STREAM_CAPTURE_MODE_RELAXED, Driver, LaunchConfig
 from flashgen.params import forward_params
 
 
@@ -19,6 +19,12 @@ class FakeCuda:
         self.loaded: list[tuple[bytes, bytes]] = []
         self.refuse_stride_zero = False
         self.launch_statuses: list[int] = []
+        self.encode_statuses: list[int] = []
+        self.load_statuses: list[int] = []  # of cuLibraryLoadData, cuLibraryGetKernel and cuKernelGetFunction in turn
+        self.contexts: list[int] = []  # pushed and not popped yet
+        self.allocated: dict[int, int] = {}  # address -> bytes, of host memory
+        self.zeroed: list[tuple[int, int, int]] = []  # address, bytes, stream
+        self.mode = 0  # of stream captures
         self.contexts_set = 0
         self._keep: list[Any] = []
         library = SimpleNamespace()
@@ -41,26 +47,65 @@ class FakeCuda:
         self.contexts_set += 1
         return 0
 
+    def on_cuCtxPushCurrent_v2(self, context: int) -> int:
+        self.contexts.append(context)
+        return 0
+
+    def on_cuCtxPopCurrent_v2(self, context: int) -> int:
+        ctypes.c_void_p.from_address(context).value = self.contexts.pop()
+        return 0
+
+    def on_cuThreadExchangeStreamCaptureMode(self, mode: int) -> int:
+        given = ctypes.c_int.from_address(mode)
+        self.mode, given.value = given.value, self.mode
+        return 0
+
+    def on_cuMemAlloc_v2(self, address: int, size: int) -> int:
+        assert self.contexts
+        assert self.mode == CU_STREAM_CAPTURE_MODE_RELAXED
+        memory = (ctypes.c_ubyte * size)(*[0xFF] * size)
+        self._keep.append(memory)
+        ctypes.c_void_p.from_address(address).value = ctypes.addressof(memory)
+        self.allocated[ctypes.addressof(memory)] = size
+        return 0
+
+    def on_cuMemsetD8Async(self, address: int, value: int, size: int, stream: int | None) -> int:
+        assert self.contexts
+        ctypes.memset(address, value, size)
+        self.zeroed.append((address, size, stream or 0))
+        return 0
+
     def on_cuLibraryLoadData(self, library: int, code: bytes, *rest: Any) -> int:
+        if status := self._load_status():
+            return status
         self.loaded.append((ctypes.string_at(code) if isinstance(code, int) else code, b""))
         ctypes.c_void_p.from_address(library).value = 0x11
         return 0
 
     def on_cuLibraryGetKernel(self, kernel: int, library: int, name: bytes) -> int:
         assert library == 0x11
+        if status := self._load_status():
+            return status
         self.loaded[-1] = (self.loaded[-1][0], name)
         ctypes.c_void_p.from_address(kernel).value = 0x22
         return 0
 
     def on_cuKernelGetFunction(self, function: int, kernel: int) -> int:
         assert kernel == 0x22
+        if status := self._load_status():
+            return status
         ctypes.c_void_p.from_address(function).value = 0x33
         return 0
+
+    def _load_status(self) -> int:
+        return self.load_statuses.pop(0) if self.load_statuses else 0
 
     def on_cuTensorMapEncodeTiled(
         self, to: int, data_type: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int,
         interleave: int, swizzle: int, promotion: int, fill: int,
     ) -> int:  # fmt: skip
+        if self.encode_statuses and (status := self.encode_statuses.pop(0)):
+            return status
         record = SimpleNamespace(
             data_type=data_type,
             address=address or 0,

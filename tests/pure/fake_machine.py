@@ -24,7 +24,7 @@ class Machine:
         self.capturing = False
         self.stream = STREAM
         self.resolved: list[KernelSpec] = []
-        for module in (launch, tensormap):
+        for module in (launch, tensormap, counters):
             patch.setattr(module, "driver", lambda: self.cuda.driver)
         tensormap.encode.cache_clear()
         patch.setattr(calls, "_current_device", lambda: -1)
@@ -32,9 +32,9 @@ class Machine:
         patch.setattr(calls, "_capturing", lambda: self.capturing)
         properties = SimpleNamespace(major=9, minor=0, name="fake", multi_processor_count=132)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        for module in (calls, counters):
-            patch.setattr(module, "new_counter", lambda device: torch.zeros(2, dtype=torch.int32))
-        patch.setattr(counters, "_slots", {})
+        patch.setattr(calls, "new_counter", lambda device: torch.zeros(2, dtype=torch.int32))
+        for memo in ("_slots", "_unused"):
+            patch.setattr(counters, memo, {})
         self.launcher = calls.Launcher(self.resolve)
 
     def resolve(self, spec: KernelSpec, *_: int) -> LoadedKernel:
