@@ -12,6 +12,9 @@ from torch import Tensor
 INPUT_KINDS = ("normal", "wide", "outliers", "logits_-100", "logits_-10000")
 CHUNK = 1 << 25  # scores held at a time
 L2_SAMPLES = 1024  # elements of out from which on its relative L2 error says more than luck
+# Of the dtype's unit roundoff: a relative L2 error that is always allowed. With one key the working precision is exact
+# (its P is 1), and a kernel's is not: there P is 1 only to the rounding of the score that is subtracted from itself.
+L2_FLOOR = 0.25
 
 
 def make_inputs(
@@ -120,7 +123,7 @@ class Verdict:
     max_error: float
     max_allowed: float  # 2 max|pt - ref| + 2 max|(ref + 0.3 - 0.3) - ref|
     l2_error: float  # relative
-    l2_allowed: float  # a tenth more than the working precision's; inf for results too small to have statistics
+    l2_allowed: float  # a tenth more than the working precision's or L2_FLOOR; inf for results too small for statistics
     lse_error: float  # max of |lse - ref| / (1e-4 + 2e-6 |ref|); 0 when there is no lse to judge
 
     @property
@@ -166,7 +169,8 @@ def judge(
             excess = (some - ref_lse).abs() / (1e-4 + 2e-6 * ref_lse.abs())
             lse_top = torch.maximum(lse_top, excess.masked_fill(some == ref_lse, 0.0).max())
     norm = max(float(ref_squares), 1e-300)
-    l2_allowed = 1.1 * math.sqrt(float(pt_squares) / norm) if out.numel() >= L2_SAMPLES else math.inf
+    floor = L2_FLOOR * torch.finfo(q.dtype).eps / 2
+    l2_allowed = max(1.1 * math.sqrt(float(pt_squares) / norm), floor) if out.numel() >= L2_SAMPLES else math.inf
     return Verdict(
         float(top), 2 * float(pt_top) + 2 * float(rounding), math.sqrt(float(squares) / norm), l2_allowed,
         float(lse_top),

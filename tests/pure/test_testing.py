@@ -104,6 +104,20 @@ def test_each_wrong_result_is_refused(spoil: str) -> None:
     assert "WRONG" in str(verdict)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_with_one_key_a_probability_may_be_one_to_rounding(dtype: torch.dtype) -> None:
+    """Where the working precision is exact: a row in a hundred may be off by its last bit, not all of them."""
+    q, k, v = make_inputs("normal", (2, 50, 4, 64), (2, 1, 2, 64), (2, 1, 2, 64), dtype=dtype)
+    exact = reference_attention(q, k, v)[0].to(dtype)
+    assert judge(exact, None, q, k, v).l2_error == 0
+    bumped = (exact.double() * (1 + torch.finfo(dtype).eps)).to(dtype)
+    assert not judge(bumped, None, q, k, v).ok
+    some = exact.clone()
+    some[0, 0] = bumped[0, 0]
+    verdict = judge(some, None, q, k, v)
+    assert 0 < verdict.l2_error < verdict.l2_allowed == torch.finfo(dtype).eps / 8
+
+
 def test_empty_rows_must_be_exactly_empty() -> None:
     q, k, v = make_inputs("normal", (1, 9, 2, 16), (1, 4, 2, 16), (1, 4, 2, 16), dtype=torch.float16)
     exact, exact_lse = reference_attention(q, k, v, causal=True)
