@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from flashgen.errors import CompileError, ConfigError, FlashgenError, NotAvailableError, PlanError
+from flashgen.errors import ConfigError, FlashgenError, NotAvailableError, PlanError
 from flashgen.generator import ConfigEntry, KernelSpec, load_config, paths, shipped_configs
 from flashgen.generator.errors import closest
 
@@ -84,12 +84,6 @@ def print_error(message: str) -> None:
 def working(what: str) -> contextlib.AbstractContextManager[Any]:
     """A spinner on stderr while something takes long; nothing when stderr is no terminal."""
     return err.status(what) if err.is_terminal else contextlib.nullcontext()
-
-
-def error_summary(error: BaseException) -> str:
-    """The first line of an error, and of a compiler's refusal the place of its source."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if not isinstance(error, CompileError) or not error.source_path else f"{line} (log beside it)"
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,7 @@ from cuda import pathfinder
 
 from flashgen import toolchain
 from flashgen.cache import CubinCache
-from flashgen.errors import ToolchainError
+from flashgen.errors import CompileError, ToolchainError
 from flashgen.generator.paths import INCLUDE
 from flashgen.toolchain import Toolchain, find_toolchain
 
@@ -152,6 +152,10 @@ def test_headers_edited_under_a_process(tmp_path: Path, monkeypatch: pytest.Monk
     (own / "new.h").write_text("#pragma once\n")
     cache.get_or_compile(small + "// more\n", "small", "sm90a", before)
     assert len(cache.entries()) == 1
+    (own / "new.h").write_text("#error\n")
+    with pytest.raises(CompileError):
+        cache.get_or_compile("#error\n", "small", "sm90a", before)
+    assert not cache._failures, "the headers may be at fault, which are others by now"
     after = find_toolchain()
     assert after.header_digest != before.header_digest
     cache.get_or_compile(small, "small", "sm90a", after)
