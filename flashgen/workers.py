@@ -73,10 +73,15 @@ class _Worker:
                     pickle.dump(entry, questions)
                     questions.flush()
                     done.put(pickle.load(answers))
-                except (OSError, EOFError, pickle.UnpicklingError):
-                    code = self._process.wait()
-                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                    text = f"the compiler's process died ({how}): with little memory, ask for fewer jobs"
+                except Exception as error:  # whatever it was: without an outcome its reader would wait for ever
+                    if isinstance(error, (OSError, EOFError)):
+                        code = self._process.wait()
+                        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                        text = f"the compiler's process died ({how}): with little memory, ask for fewer jobs"
+                    else:
+                        self._process.kill()
+                        self._process.wait()
+                        text = f"the compiler's process gave no answer that can be read ({error!r})"
                     done.put(Outcome(entry, error=CompileError(f"{entry.spec.name}: {text}")))
                     if not self._stopped:
                         self._process = self._start()

@@ -137,6 +137,21 @@ def test_dying_worker_fails_its_entry_alone(cache_dir: Path, monkeypatch: pytest
     assert [process.wait(10) for process in started] == [-signal.SIGKILL] * 2
 
 
+def test_worker_that_answers_nonsense_is_replaced(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = workers._Worker._start, []
+
+    def start(worker: workers._Worker) -> subprocess.Popen[bytes]:
+        nonsense = ["sh", "-c", "echo nonsense; exec sleep 60"]
+        process = real(worker) if started else subprocess.Popen(nonsense, stdin=-1, stdout=-1)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(workers._Worker, "_start", start)
+    first, second = workers.compiled([entry(256, block_n=256), entry(256, block_n=240)], 1)
+    assert "no answer that can be read" in str(first.error)
+    assert isinstance(second.error, PlanError)
+
+
 BUILD = """
 import sys
 from flashgen.build import build_all
