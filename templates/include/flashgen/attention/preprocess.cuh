@@ -1,9 +1,10 @@
 #pragma once
 // Before the backward's main kernel: what a query row contributes to every gradient, and clean accumulators. One thread block a block of M rows.
 //   dS = P * (dP - rowsum(dO * O)) + P * dLSE = P * (dP - dpsum)     with dpsum = rowsum(dO * O) - dLSE
-#include <flashgen/attention/backward_params.h>
+#include <cute/numeric/integral_constant.hpp>
 #include <cutlass/bfloat16.h>
 #include <cutlass/half.h>
+#include <flashgen/attention/backward_params.h>
 
 namespace flashgen {
 

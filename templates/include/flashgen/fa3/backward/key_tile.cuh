@@ -1,5 +1,6 @@
 #pragma once
 // Which block of keys a thread block computes, and the query blocks that see it. One thread block a block of keys of one key-value head.
+#include <cute/numeric/integral_constant.hpp>
 #include <flashgen/attention/backward_mask.cuh>
 
 namespace flashgen::fa3::backward {
