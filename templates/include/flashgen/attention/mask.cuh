@@ -1,6 +1,7 @@
 #pragma once
 // A mask owns its range of key blocks and its test of one score. Rows and keys count from 0 in their sequences; query i stands at key
 // position i + Sk - Sq, so that the last query sees the last key.
+// NOTE: the host keeps Sq + Sk and the number of tiles far enough below 2^31 for every sum here (INDEX_LIMIT in flashgen/launch.py).
 #include <flashgen/attention/params.h>
 
 namespace flashgen {

@@ -1,5 +1,5 @@
 #pragma once
-// Shared memory of the Hopper forward. Python computes the same bytes (generator/feasibility.py); forward.cuh asserts that they agree.
+// Shared memory of the Hopper forward. Python computes the same bytes (generator/footprint.py); forward.cuh asserts that they agree.
 #include <flashgen/attention/scheduler.cuh>
 #include <flashgen/common/ptx.cuh>
 #include <flashgen/common/smem_tile.cuh>
