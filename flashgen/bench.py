@@ -1,30 +1,35 @@
-"""Speed beside torch's own attention: interleaved repetition by repetition, L2 flushed, medians by CUDA events."""
+"""Speed beside other attention: interleaved repetition by repetition, L2 flushed, medians by CUDA events."""
 
 from __future__ import annotations
 
+import re
 import statistics
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import sdpa_kernel
 
 from flashgen.bench_grid import GRID, Shape
 from flashgen.bound import bind
 from flashgen.callable_kernel import Kernel
-from flashgen.host_time import BACKENDS, host_time, need_gpu
+from flashgen.driver import driver
+from flashgen.host_time import host_time, need_gpu
+from flashgen.peers import LeftOutError, Run, run_of, usable
+from flashgen.toolchain import nvrtc_version
 
-__all__ = ["GRID", "Row", "Shape", "bench", "host_time"]
+__all__ = ["GRID", "Row", "Run", "Shape", "bench", "document", "host_time", "matrix_product_tflops"]
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FLUSH_BYTES = 256 << 20  # five times the L2
 WARM_UP = 3
+PRODUCT_SIZE = 8192  # rows and columns of the matrices whose product is the ceiling
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
-Run = Callable[[], Tensor]
+LeftOut = Callable[[Shape, str, str], None]  # a peer did not run on a shape: its name, and why
 
 
 @dataclass(frozen=True)
@@ -45,26 +50,67 @@ def bench(
     shapes: Iterable[Shape] = GRID,
     *,
     kernels: Sequence[Kernel] | None = None,
-    backends: Sequence[str] = tuple(BACKENDS),
+    backends: Sequence[str] | None = None,
     repetitions: int = 20,
     on_done: Callable[[Shape, list[Row]], None] | None = None,
+    on_left_out: LeftOut | None = None,
 ) -> list[Row]:
-    """Time flashgen and torch's backends on each shape. A backend that does not take a shape is left out of it.
+    """Time flashgen and its peers on each shape. A peer that does not take a shape is left out of it.
 
-    ``kernels``: these instead of flashgen's choice, each on the shapes of its spec. DeviceError without a GPU.
+    ``kernels``: these instead of flashgen's choice, each on the shapes of its spec. ``backends``: names of
+    ``flashgen.peers.PEERS``; None: those installed that need no naming. DeviceError without a GPU.
     """
     need_gpu()
+    names = usable()[0] if backends is None else backends
     rows: list[Row] = []
     for shape in shapes:
-        some = _bench_shape(shape, kernels, backends, repetitions)
+        some = _bench_shape(shape, kernels, names, repetitions, on_left_out)
         rows += some
         if on_done is not None:
             on_done(shape, some)
     return rows
 
 
+def matrix_product_tflops(repetitions: int = 20) -> float:
+    """What a plain matrix product reaches here: the median over random bf16 matrices, timed as attention is."""
+    need_gpu()
+    a, b, out = (
+        torch.randn(PRODUCT_SIZE, PRODUCT_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(3)
+    )  # fmt: skip
+    times = time_runs({"product": lambda: torch.mm(a, b, out=out)}, repetitions)["product"]
+    return 2 * PRODUCT_SIZE**3 / statistics.median(times) / 1e9
+
+
+def document(rows: Iterable[Row], product_tflops: float, repetitions: int) -> dict[str, Any]:
+    """One run, with what it ran on, as JSON takes it."""
+    cudnn = torch.backends.cudnn.version()  # 91900: 9.19.0
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": _driver_version(),
+        "torch": torch.__version__,
+        "cudnn": None if cudnn is None else f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}",
+        "nvrtc": nvrtc_version(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "matrix_product_tflops": product_tflops,
+        "repetitions": repetitions,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def _driver_version() -> str:
+    try:
+        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", DRIVER_FILE.read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1] if found else "takes CUDA {}.{}".format(*driver().version())
+
+
 def _bench_shape(
-    shape: Shape, kernels: Sequence[Kernel] | None, backends: Sequence[str], repetitions: int
+    shape: Shape,
+    kernels: Sequence[Kernel] | None,
+    backends: Sequence[str],
+    repetitions: int,
+    on_left_out: LeftOut | None,
 ) -> list[Row]:
     q, k, v = _inputs(shape)
     runs: dict[str, Run] = {}
@@ -78,10 +124,7 @@ def _bench_shape(
             plan = kernel.plan
             label = f"{plan.block_m}x{plan.block_n}x{plan.stages} {plan.scheduler} {plan.rescale} {plan.epilogue}"
             runs[label] = _kernel_run(kernel, q, k, v)
-    for name in backends:
-        run = _sdpa_run(shape, name, q, k, v)
-        if run is not None:
-            runs[name] = run
+    runs |= _peer_runs(shape, backends, q, k, v, on_left_out)
     if not runs:
         return []
     times = time_runs(runs, repetitions)
@@ -120,37 +163,24 @@ def _kernel_run(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Run:
     return run
 
 
-def _sdpa_run(shape: Shape, name: str, q: Tensor, k: Tensor, v: Tensor) -> Run | None:
-    """torch's attention by one backend, or None when the backend does not take the shape."""
-    if shape.mask == "causal" and shape.seqlen_q != shape.seqlen_k:
-        return None  # torch aligns its causal mask to the top left
-    qt, kt, vt = (x.transpose(1, 2) for x in (q, k, v))
-    keywords: dict[str, Any] = {"is_causal": shape.mask == "causal"}
-    if shape.heads_q != shape.heads_kv:
-        keywords["enable_gqa"] = True
-
-    def run() -> Tensor:
-        with sdpa_kernel(BACKENDS[name]):
-            return F.scaled_dot_product_attention(qt, kt, vt, **keywords).transpose(1, 2)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns why a backend refuses, and then raises
-            run()
-    except RuntimeError:
-        return None
-    return run
+def _peer_runs(
+    shape: Shape, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor, on_left_out: LeftOut | None = None
+) -> dict[str, Run]:
+    runs = {}
+    for name in names:
+        try:
+            runs[name] = run_of(name, q, k, v, causal=shape.mask == "causal")
+        except LeftOutError as error:
+            if on_left_out is not None:
+                on_left_out(shape, name, str(error))
+    return runs
 
 
 def runs_on(shape: Shape, kernels: Mapping[str, Kernel], backends: Sequence[str] = ()) -> dict[str, Run]:
-    """What ``time_runs`` takes, on inputs of that shape: the kernels, and those of torch's backends that take it."""
+    """What ``time_runs`` takes, on inputs of that shape: the kernels, and those of the peers that take it."""
     q, k, v = _inputs(shape)
     runs = {name: _kernel_run(kernel, q, k, v) for name, kernel in kernels.items()}
-    for name in backends:
-        run = _sdpa_run(shape, name, q, k, v)
-        if run is not None:
-            runs[name] = run
-    return runs
+    return runs | _peer_runs(shape, backends, q, k, v)
 
 
 def time_runs(runs: Mapping[str, Run], repetitions: int) -> dict[str, list[float]]:

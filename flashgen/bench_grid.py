@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+_NAME = re.compile(r"fwd d(\d+)(?:x(\d+))? (\w+) B(\d+) H(\d+)(?:/(\d+))? S(\d+)(?:x(\d+))?(?: (\w+))?")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,18 @@ class Shape:
         dims = f"d{self.head_dim}" + ("" if self.d_v == self.head_dim else f"x{self.d_v}")
         dtype = "" if self.dtype == "bf16" else f" {self.dtype}"
         return f"fwd {dims} {self.mask} B{self.batch} {heads} {length}{dtype}"
+
+    @classmethod
+    def from_name(cls, name: str) -> Shape:
+        """The shape of a name, without its bar; ValueError when it is none."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise ValueError(f"got {name!r}; expected a shape such as {GRID[0].name!r}")
+        head_dim, head_dim_v, mask, batch, heads_q, heads_kv, seqlen_q, seqlen_k, dtype = found.groups()
+        return cls(
+            mask, int(head_dim), int(batch), int(heads_q), int(heads_kv or heads_q), int(seqlen_q),
+            int(seqlen_k or seqlen_q), None, int(head_dim_v) if head_dim_v else None, dtype or "bf16",
+        )  # fmt: skip
 
     @property
     def flop(self) -> float:

@@ -1,9 +1,10 @@
-"""``flashgen bench``: kernels timed beside torch's own attention."""
+"""``flashgen bench``: kernels timed beside the attention of others."""
 
 from __future__ import annotations
 
 import fnmatch
 import importlib.util
+import itertools
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,9 @@ import typer
 from flashgen.cli import shared
 from flashgen.cli.progress import progress
 from flashgen.errors import ToolchainError
+from flashgen.peers import PEERS, left_out_notes, usable
 
 if TYPE_CHECKING:
-    from flashgen.bench import Row
     from flashgen.bench_grid import Shape
     from flashgen.callable_kernel import Kernel
     from flashgen.generator import ConfigEntry, KernelSpec
@@ -41,7 +42,8 @@ def bench(
     mask: Annotated[str | None, typer.Option("--mask", metavar="MASK", help="full or causal. None: full.")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or fp16. None: bf16.")] = None,
     backend: Annotated[
-        list[str] | None, typer.Option("--backend", metavar="NAME", help="cudnn, flash or efficient; may be repeated.")
+        list[str] | None,
+        typer.Option("--backend", metavar="NAME", help=f"{', '.join(PEERS)}; repeatable. None: all here but flex."),
     ] = None,
     repetitions: Annotated[int, typer.Option("--repetitions", metavar="N", min=2, help="Timed runs of each.")] = 20,
     host: Annotated[bool, typer.Option("--host", help="Time the host's side of a call instead.")] = False,
@@ -50,7 +52,7 @@ def bench(
     ] = None,
     as_json: shared.Json = False,
 ) -> None:
-    """Time kernels beside torch's backends, run by run in turn. Needs the GPU that the kernels are for.
+    """Time kernels beside other attention, run by run in turn. Needs the GPU that the kernels are for.
 
     Example: `flashgen bench --shape '*d128 causal*' --plot bench.png`
     """
@@ -71,17 +73,17 @@ def bench(
     if host:
         _host(as_json)
         return
-    rows = _timed(wanted, entries, backend, repetitions)
+    done, notes = _timed(wanted, entries, backend, repetitions)
     if as_json:
-        shared.print_json([asdict(row) for row in rows])
+        shared.print_json(done)
+        for note in notes:
+            shared.err.print(note, markup=False, soft_wrap=True)
     else:
-        _show(rows)
+        _show(done, notes)
     if plot_file is not None:
-        import torch
-
         from flashgen.plot import save_plot
 
-        save_plot(rows, plot_file, title=f"attention forward on {torch.cuda.get_device_name()}, TFLOP/s")
+        save_plot(done, plot_file)
         shared.err.print(f"drawn in {plot_file}", soft_wrap=True)
 
 
@@ -139,51 +141,49 @@ def _entry(shape: Shape) -> ConfigEntry:
     return ConfigEntry(chosen.spec, chosen.request, shape.name)
 
 
-def _timed(shapes: list[Shape], entries: list[ConfigEntry], backend: list[str] | None, repetitions: int) -> list[Row]:
-    from flashgen.bench import bench as time_them
+def _timed(
+    shapes: list[Shape], entries: list[ConfigEntry], backend: list[str] | None, repetitions: int
+) -> tuple[dict[str, Any], list[str]]:
+    """The document of a run, and who was left out of it."""
+    from flashgen import bench as timing
     from flashgen.cli.verify import compiled
-    from flashgen.host_time import BACKENDS
 
-    unknown = [name for name in backend or () if name not in BACKENDS]
+    unknown = [name for name in backend or () if name not in PEERS]
     if unknown:
-        raise typer.BadParameter(f"--backend: got {unknown[0]}; legal: {', '.join(BACKENDS)}")
+        raise typer.BadParameter(f"--backend: got {unknown[0]}; legal: {', '.join(PEERS)}")
     chosen = entries or list({_entry(shape).spec: _entry(shape) for shape in shapes}.values())
     kernels: list[Kernel]
     kernels, failed = compiled(chosen, None, compile_them=True)
     if failed:
         raise typer.Exit(shared.FAILED)
-    done = 0
+    names, absent = usable(backend or None)
+    refused: dict[str, list[str]] = {}
     with progress("timing", len(shapes)) as step:
-
-        def count(shape: Shape, rows: list[Row]) -> None:
-            nonlocal done
-            done += 1
-            step(done, shape.name)
-
-        return time_them(
+        numbers = itertools.count(1)
+        rows = timing.bench(
             shapes,
             kernels=kernels if entries else None,
-            backends=tuple(backend or BACKENDS),
+            backends=names,
             repetitions=repetitions,
-            on_done=count,
+            on_done=lambda shape, _: step(next(numbers), shape.name),
+            on_left_out=lambda _, name, reason: refused.setdefault(name, []).append(reason),
         )
+    ceiling = timing.matrix_product_tflops(repetitions)
+    return timing.document(rows, ceiling, repetitions), left_out_notes(absent, refused, len(shapes))
 
 
-def _show(rows: list[Row]) -> None:
+def _show(document: dict[str, Any], notes: list[str]) -> None:
     cells, last = [], ""
-    for row in rows:
-        cells.append(
-            (
-                row.shape if row.shape != last else "",
-                row.implementation,
-                f"{row.milliseconds:.3f} ± {row.spread:.3f}",
-                f"{row.tflops:.0f}",
-                "-" if row.over_cudnn is None else f"{row.over_cudnn:.2f}",
-                "-" if row.bar is None else f"{row.bar:.2f}",
-            )
-        )
-        last = row.shape
+    for row in document["rows"]:
+        ratios = ("-" if value is None else f"{value:.2f}" for value in (row["over_cudnn"], row["bar"]))
+        taken = f"{row['milliseconds']:.3f} ± {row['spread']:.3f}"
+        shape = "" if row["shape"] == last else row["shape"]
+        cells.append((shape, row["implementation"], taken, f"{row['tflops']:.0f}", *ratios))
+        last = row["shape"]
     shared.print_table(None, ("shape ", "implementation ", "ms", "TFLOP/s", "x cuDNN", "best peer"), cells)
+    ceiling = f"{document['matrix_product_tflops']:.0f} TFLOP/s"
+    for line in (*notes, f"matrix product of 8192 x 8192 bf16 on {document['gpu']}: {ceiling}"):
+        shared.out.print(line, markup=False, soft_wrap=True)
 
 
 def _host(as_json: bool) -> None:

@@ -1,25 +1,21 @@
-"""``flashgen verify``, ``list`` and ``bench`` without a GPU: what they make of verifications and timings."""
+"""``flashgen verify`` and ``list`` without a GPU: what they make of verifications."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from flashgen import bench as bench_module
 from flashgen import build as build_module
-from flashgen import host_time, loading, receipts
+from flashgen import loading, receipts
 from flashgen import verify as verify_module
-from flashgen.bench import Row
 from flashgen.callable_kernel import Code, Kernel
 from flashgen.cli.app import app
-from flashgen.generator import load_config, plan_entry
-from flashgen.host_time import HostRow
+from flashgen.generator import plan_entry
 from flashgen.receipts import Receipt, read_receipts, write_receipts
 from flashgen.verify import Failure, Verification
 
@@ -99,45 +95,3 @@ def test_list_tells_what_is_verified(run: Run, monkeypatch: pytest.MonkeyPatch, 
     damaged = run("list", SHIPPED)
     assert (damaged.exit_code, damaged.stdout) == (1, "")
     assert "no file of receipts" in damaged.stderr
-
-
-ROW = Row("fwd d72 full B4 H16 S4096", "flashgen", 1.25, 0.01, 512.0, 1.1, 1.2, 0.0)
-
-
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A GPU that times in no time; what was asked of it."""
-    asked: list[dict[str, Any]] = []
-
-    def bench(shapes: Any, **keywords: Any) -> list[Row]:
-        asked.append({"shapes": list(shapes)} | keywords)
-        rows = [ROW, replace(ROW, implementation="cudnn", over_cudnn=1.0, bar=None)]
-        for shape in asked[-1]["shapes"]:
-            keywords["on_done"](shape, rows)
-        return rows
-
-    monkeypatch.setattr(bench_module, "bench", bench)
-    monkeypatch.setattr(build_module, "build_all", lambda *_: build_module.BuildResult())
-    monkeypatch.setattr(host_time, "need_gpu", lambda: None)
-    monkeypatch.setattr(host_time, "host_time", lambda: [HostRow("torch SDPA", 20.0, 1.0)])
-    return asked
-
-
-def test_bench_times_the_grid_one_shape_or_given_kernels(run: Run, timed: list[dict[str, Any]], tmp_path: Path) -> None:
-    shown = run("bench", "--shape", "d72 *", "--repetitions", 5)
-    assert shown.exit_code == 0, shown.output
-    assert "1.250 ± 0.010" in shown.stdout
-    assert {shape.head_dim for shape in timed[0]["shapes"]} == {72}
-    assert (timed[0]["repetitions"], timed[0]["kernels"]) == (5, None)
-    assert (
-        json.loads(run("bench", "--head-dim", 72, "--seqlen", 64, "--backend", "cudnn", "--json").stdout)[0]["tflops"]
-        == 512
-    )
-    assert [(shape.seqlen_k, shape.heads_kv) for shape in timed[1]["shapes"]] == [(64, 16)]
-    assert timed[1]["backends"] == ("cudnn",)
-    (tmp_path / "x.yaml").write_text(OTHER.replace("72", "48"))
-    assert run("bench", "x.yaml").exit_code == 0
-    assert [shape.head_dim for shape in timed[2]["shapes"]] == [48], "the grid lacks it: a usual shape is taken"
-    assert timed[2]["kernels"][0].plan == plan_entry(load_config(tmp_path / "x.yaml")[0])
-    assert run("bench", "--backend", "fast").exit_code == 2
-    assert "torch SDPA" in run("bench", "--host").stdout

@@ -41,7 +41,7 @@ RUNTIME_LAYERS = (
     {"loading", "build"},
     {"ops", "bound"},
     {"testing", "cases"},
-    {"verify", "receipts", "bench", "bench_grid", "host_time", "plot", "doctor"},
+    {"verify", "receipts", "bench", "bench_grid", "host_time", "peers", "panels", "plot", "doctor"},
     {"tune_state"},
     {"tune_trials"},
     {"tune"},

@@ -1,0 +1,86 @@
+"""Which bench rows a picture draws as lines over sequence length, and which as bars."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashgen.bench_grid import Shape
+
+FEWEST_LENGTHS = 3  # for a panel
+
+Series = dict[str, dict[int, float]]  # implementation -> length -> TFLOP/s
+
+
+@dataclass
+class Panel:
+    """Lines: one head dim, mask and head count over several lengths, queries and keys of one length."""
+
+    dims: str
+    mask: str
+    heads: str
+    series: Series = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Such as ``d128 causal, 16 heads``."""
+        return f"{self.dims} {self.mask}, {self.heads} heads"
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of all lines."""
+        return sorted({length for points in self.series.values() for length in points})
+
+
+@dataclass
+class Bars:
+    """A group of bars: one shape."""
+
+    shape: Shape
+    values: dict[str, float] = field(default_factory=dict)  # implementation -> TFLOP/s
+
+
+def arrange(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Panel], list[Bars]]:
+    """Which rows make panels and which make bars, both in the order of the rows."""
+    panels: dict[tuple[str, str, str], Panel] = {}
+    shapes: dict[str, tuple[Panel | None, Bars]] = {}
+    for row in rows:
+        name, implementation, tflops = row["shape"], row["implementation"], row["tflops"]
+        shape = Shape.from_name(name)
+        panel = None
+        if shape.seqlen_q == shape.seqlen_k:
+            key = (_dims(shape), shape.mask, _heads(shape))
+            panel = panels.setdefault(key, Panel(*key))
+            panel.series.setdefault(implementation, {})[shape.seqlen_q] = tflops
+        shapes.setdefault(name, (panel, Bars(shape)))[1].values[implementation] = tflops
+    kept = [panel for panel in panels.values() if len(panel.lengths) >= FEWEST_LENGTHS]
+    return kept, [bars for panel, bars in shapes.values() if not any(panel is other for other in kept)]
+
+
+def bar_labels(bars: Iterable[Bars]) -> tuple[str, list[str]]:
+    """What most of the shapes share, for the title, and a label for each that says where it is another."""
+    shapes = [each.shape for each in bars]
+    (heads, length), _ = Counter((_heads(shape), _length(shape)) for shape in shapes).most_common(1)[0]
+    labels = []
+    for shape in shapes:
+        lines = [f"{_dims(shape)} {shape.mask}"]
+        lines += [f"{_heads(shape)} heads"] if _heads(shape) != heads else []
+        lines += [_length(shape)] if _length(shape) != length else []
+        labels.append("\n".join(lines))
+    return f"One length: {length}, {heads} heads unless said otherwise", labels
+
+
+def _dims(shape: Shape) -> str:
+    dims = f"d{shape.head_dim}" + ("" if shape.d_v == shape.head_dim else f"x{shape.d_v}")
+    return dims if shape.dtype == "bf16" else f"{shape.dtype} {dims}"
+
+
+def _heads(shape: Shape) -> str:
+    return str(shape.heads_q) if shape.heads_q == shape.heads_kv else f"{shape.heads_q}/{shape.heads_kv}"
+
+
+def _length(shape: Shape) -> str:
+    keys = "" if shape.seqlen_q == shape.seqlen_k else f"x{shape.seqlen_k}"
+    return f"S{shape.seqlen_q}{keys}"

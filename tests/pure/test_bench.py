@@ -1,0 +1,98 @@
+"""Timing without a GPU: the ceiling, the document, names of shapes, and the table of a document."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashgen import bench
+from flashgen.bench import Row, document, matrix_product_tflops
+from flashgen.bench_grid import GRID, Shape
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VERSION = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x@y)  Tue\nGCC version: 12.2\n"
+)
+
+
+def row(shape: str, implementation: str, tflops: float, over_cudnn: float | None, bar: float | None = 1.1) -> Row:
+    return Row(shape, implementation, 1.0, 0.1, tflops, over_cudnn, bar, 0.0)
+
+
+ROWS = [
+    row("fwd d128 full B4 H16 S4096", "flashgen", 720, 1.2),
+    row("fwd d128 full B4 H16 S4096", "cudnn", 600, 1.0),
+    row("fwd d72 full B4 H16 S4096", "flashgen", 400, 1.0),
+    row("fwd d72 full B4 H16 S4096", "cudnn", 400, 1.0),
+]
+
+
+def test_names_tell_shapes() -> None:
+    own = Shape("causal", 192, 1, 32, 8, 2048, 32768, None, 128, "fp16")
+    for shape in (*GRID, own):
+        assert Shape.from_name(shape.name).name == shape.name
+    assert Shape.from_name(own.name) == own
+    with pytest.raises(ValueError, match="expected a shape such as"):
+        Shape.from_name("bwd d64")
+
+
+def test_the_ceiling_is_the_median_of_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    randn, asked = torch.randn, []
+
+    def times(runs: dict[str, bench.Run], repetitions: int) -> dict[str, list[float]]:
+        assert next(iter(runs.values()))().shape == (64, 64)
+        asked.append(repetitions)
+        return {name: [0.5, 9.0, 0.25] for name in runs}
+
+    monkeypatch.setattr(bench, "need_gpu", lambda: None)
+    monkeypatch.setattr(bench, "PRODUCT_SIZE", 64)
+    monkeypatch.setattr(torch, "randn", lambda *size, device, dtype: randn(*size, dtype=dtype))
+    monkeypatch.setattr(bench, "time_runs", times)
+    assert matrix_product_tflops(3) == pytest.approx(2 * 64**3 / 0.5e-3 / 1e12)
+    assert asked == [3]
+
+
+def test_the_document_says_what_it_ran_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(VERSION)
+    monkeypatch.setattr(bench, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91902)
+    monkeypatch.setattr(bench, "nvrtc_version", lambda: "13.0.88")
+    made = document(ROWS, 775.0, 20)
+    assert made == json.loads(json.dumps(made))
+    assert date.fromisoformat(made.pop("date"))
+    assert made.pop("rows")[1]["implementation"] == "cudnn"
+    assert made == {
+        "gpu": "NVIDIA H200", "driver": "580.95.05", "torch": torch.__version__, "cudnn": "9.19.2", "nvrtc": "13.0.88",
+        "matrix_product_tflops": 775.0, "repetitions": 20,
+    }  # fmt: skip
+
+
+def test_a_machine_that_hides_its_driver_tells_the_cuda_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def version(self) -> tuple[int, int]:
+            return 13, 0
+
+    monkeypatch.setattr(bench, "DRIVER_FILE", Path("/no/such/file"))
+    monkeypatch.setattr(bench, "driver", Driver)
+    assert bench._driver_version() == "takes CUDA 13.0"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_markdown_table_ends_with_the_ceiling(bare: bool, tmp_path: Path) -> None:
+    rows = [vars(each) for each in ROWS]
+    whole = {"gpu": "NVIDIA H200", "matrix_product_tflops": 775.2, "rows": rows}
+    (tmp_path / "b.json").write_text(json.dumps(rows if bare else whole))
+    command = [sys.executable, str(ROOT / "benchmarks/table.py"), str(tmp_path / "b.json")]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[2].startswith("| fwd d72 full B4 H16 S4096 | 400 | 400 | 1.000 | 1.100 | 0.909 |"), "short ones first"
+    held = "1 of 2 rows at or above the bar; geometric mean 0.996 of it."
+    ceiling = "NVIDIA H200: a matrix product of 8192 x 8192 bf16 runs at 775 TFLOP/s."
+    assert lines[-1] == (held if bare else ceiling)
+    assert held in lines

@@ -1,0 +1,114 @@
+"""``flashgen bench`` without a GPU: what it asks to be timed, and what it prints of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flashgen import bench as bench_module
+from flashgen import build as build_module
+from flashgen import host_time
+from flashgen.bench import Row
+from flashgen.cli.app import app
+from flashgen.generator import load_config, plan_entry
+from flashgen.host_time import HostRow
+from flashgen.peers import PEERS
+
+CONFIG = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 48\nmask: causal\ntile: {m: 64, n: 32}\n"
+ROW = Row("fwd d72 full B4 H16 S4096", "flashgen", 1.25, 0.01, 512.0, 1.1, 1.2, 0.0)
+Run = Callable[..., Result]
+Asked = list[dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A GPU that times in no time, and an efficient backend that takes nothing; what was asked of it."""
+    asked: Asked = []
+
+    def bench(shapes: Any, **keywords: Any) -> list[Row]:
+        asked.append({"shapes": list(shapes)} | keywords)
+        rows = [ROW, replace(ROW, implementation="cudnn", over_cudnn=1.0, bar=None)]
+        for shape in asked[-1]["shapes"]:
+            keywords["on_done"](shape, rows)
+            if "efficient" in keywords["backends"]:
+                keywords["on_left_out"](shape, "efficient", "RuntimeError: too [old]")
+        return rows
+
+    monkeypatch.setattr(bench_module, "bench", bench)
+    monkeypatch.setattr(bench_module, "matrix_product_tflops", lambda repetitions: 775.4)
+    monkeypatch.setattr(bench_module.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(bench_module, "_driver_version", lambda: "580.95.05")
+    monkeypatch.setattr(build_module, "build_all", lambda *_: build_module.BuildResult())
+    monkeypatch.setattr(host_time, "need_gpu", lambda: None)
+    monkeypatch.setattr(host_time, "host_time", lambda: [HostRow("torch SDPA", 20.0, 1.0)])
+    return asked
+
+
+def test_the_grid_one_shape_or_given_kernels_are_timed(run: Run, timed: Asked, tmp_path: Path) -> None:
+    shown = run("bench", "--shape", "d72 *", "--repetitions", 5)
+    assert shown.exit_code == 0, shown.output
+    assert {shape.head_dim for shape in timed[0]["shapes"]} == {72}
+    assert (timed[0]["repetitions"], timed[0]["kernels"]) == (5, None)
+    assert run("bench", "--head-dim", 72, "--seqlen", 64, "--backend", "cudnn").exit_code == 0
+    assert [(shape.seqlen_k, shape.heads_kv) for shape in timed[1]["shapes"]] == [(64, 16)]
+    assert timed[1]["backends"] == ("cudnn",)
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    assert run("bench", "x.yaml").exit_code == 0
+    assert [shape.head_dim for shape in timed[2]["shapes"]] == [48], "the grid lacks it: a usual shape is taken"
+    assert timed[2]["kernels"][0].plan == plan_entry(load_config(tmp_path / "x.yaml")[0])
+    assert "torch SDPA" in run("bench", "--host").stdout
+
+
+def test_the_table_ends_with_who_was_left_out_and_the_ceiling(run: Run, timed: Asked) -> None:
+    lines = run("bench", "--shape", "d72 *", "--backend", "efficient", "--backend", "fa3").stdout.splitlines()
+    assert lines[1].split() == [*ROW.shape.split(), "flashgen", "1.250", "±", "0.010", "512", "1.10", "1.20"]
+    assert lines[2].split() == ["cudnn", "1.250", "±", "0.010", "512", "1.00", "-"]
+    assert lines[3:] == [
+        "fa3: left out. flash_attn_interface is not installed",
+        "efficient: left out of 2 of 2 shapes. RuntimeError: too [old]",
+        "matrix product of 8192 x 8192 bf16 on NVIDIA H200: 775 TFLOP/s",
+    ]
+
+
+def test_json_is_one_document_and_notes_go_elsewhere(run: Run, timed: Asked) -> None:
+    result = run("bench", "--shape", "d72 full*", "--json", "--repetitions", 7, "--backend", "efficient")
+    document = json.loads(result.stdout)
+    keys = "gpu driver torch cudnn nvrtc date matrix_product_tflops repetitions rows"
+    assert list(document) == keys.split()
+    assert (document["gpu"], document["driver"], document["matrix_product_tflops"]) == (
+        "NVIDIA H200", "580.95.05", 775.4
+    )  # fmt: skip
+    assert document["repetitions"] == 7
+    assert [row["implementation"] for row in document["rows"]] == ["flashgen", "cudnn"]
+    assert "efficient: left out of 1 of 1 shapes" in result.stderr
+
+
+def test_plot_draws_the_document(run: Run, timed: Asked, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert run("bench", "--shape", "d72 full*", "--plot", "b.png").exit_code == 0
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_backends_are_listed_and_checked(run: Run, timed: Asked) -> None:
+    refused = run("bench", "--backend", "fast")
+    assert refused.exit_code == 2
+    shown = " ".join(run("bench", "--help").stdout.replace("│", " ").split())
+    for name in PEERS:
+        assert name in refused.stderr
+        assert name in shown
+    run("bench", "--shape", "d72 full*")
+    assert set(timed[0]["backends"]) >= {"cudnn", "flash", "efficient"}
+    assert "flex" not in timed[0]["backends"], "it compiles for each shape: only when named"
