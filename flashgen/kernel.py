@@ -12,20 +12,21 @@ from flashgen import env
 from flashgen.cache import Cached, CubinCache, cubin_cache
 from flashgen.errors import NoCompileError, ToolchainError
 from flashgen.files import write_atomic
-from flashgen.generator import KernelPlan, KernelSpec, PlanRequest, load_config, render, to_yaml
+from flashgen.generator import AnyPlan, AnyRequest, KernelSpec, Op, load_config, render, to_yaml
 from flashgen.generator import plan as make_plan
 from flashgen.generator.shipped import shipped_path
 from flashgen.resources import Resources
 from flashgen.toolchain import Toolchain, find_toolchain
 
-AUTO = PlanRequest()
-
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """A compiled kernel with all that is known of it. ``seconds`` is what its compilation took, when it took place."""
+    """A compiled kernel with all that is known of it. ``seconds`` is what its compilation took, when it took place.
 
-    plan: KernelPlan
+    A backward is three kernels in one cubin, and ``resources`` are of all of them.
+    """
+
+    plan: AnyPlan
     source: str
     cubin: bytes
     sha256: str
@@ -70,7 +71,7 @@ class BuiltKernel:
         }
 
 
-def build_kernel(spec: KernelSpec, request: PlanRequest = AUTO, *, origin: str = "") -> BuiltKernel:
+def build_kernel(spec: KernelSpec, request: AnyRequest | None = None, *, origin: str = "") -> BuiltKernel:
     """Plan, render, and take the cubin from the cache or the compiler.
 
     Raises PlanError, ToolchainError, CompileError, or, where FLASHGEN_NO_COMPILE forbids to compile, NoCompileError.
@@ -92,7 +93,7 @@ def build_kernel(spec: KernelSpec, request: PlanRequest = AUTO, *, origin: str =
     return built
 
 
-def cached_kernel(spec: KernelSpec, request: PlanRequest = AUTO, *, origin: str = "") -> BuiltKernel | None:
+def cached_kernel(spec: KernelSpec, request: AnyRequest | None = None, *, origin: str = "") -> BuiltKernel | None:
     """The kernel if the cache has it, else None; never compiles."""
     return _look_up(make_plan(spec, request), origin)
 
@@ -103,17 +104,18 @@ def build_command(spec: KernelSpec) -> str:
     if path.is_file() and any(entry.spec == spec for entry in load_config(path)):
         return f"flashgen build --only {spec.name} -o build"
     values = "" if spec.head_dim_v == spec.head_dim_qk else f" --head-dim-v {spec.head_dim_v}"
-    new = f"flashgen new --head-dim {spec.head_dim_qk}{values} --arch {spec.arch}"
+    kernel = "" if spec.op is Op.attention_fwd else f" --kernel {spec.op}"
+    new = f"flashgen new{kernel} --head-dim {spec.head_dim_qk}{values} --arch {spec.arch}"
     return f"{new} > kernel.yaml && flashgen build kernel.yaml -o build"
 
 
 @lru_cache(maxsize=256)
-def keyed_source(plan: KernelPlan) -> str:
+def keyed_source(plan: AnyPlan) -> str:
     """What is compiled: the source without an origin, so that one kernel asked for from two places is one key."""
     return render(plan)
 
 
-def _look_up(plan: KernelPlan, origin: str) -> BuiltKernel | None:
+def _look_up(plan: AnyPlan, origin: str) -> BuiltKernel | None:
     try:
         toolchain = find_toolchain()
     except ToolchainError:  # without a compiler's version there is no key, so nothing can be found
@@ -123,7 +125,7 @@ def _look_up(plan: KernelPlan, origin: str) -> BuiltKernel | None:
     return None if found is None else _built(plan, origin, toolchain, found)
 
 
-def _built(plan: KernelPlan, origin: str, toolchain: Toolchain, found: Cached) -> BuiltKernel:
+def _built(plan: AnyPlan, origin: str, toolchain: Toolchain, found: Cached) -> BuiltKernel:
     return BuiltKernel(
         plan=plan,
         source=render(plan, origin),

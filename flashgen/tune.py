@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from flashgen.bench_grid import Shape
 from flashgen.errors import NotShippableError
-from flashgen.generator import KernelPlan, KernelSpec, PlanRequest, plan
+from flashgen.generator import KernelPlan, KernelSpec, PlanRequest
+from flashgen.generator import plan_forward as plan
 from flashgen.generator.search import combinations, distinct_tiles, label, neighbours, tiles
 from flashgen.generator.shipped import shipped_spec
 from flashgen.tune_state import Measurement, TuneState

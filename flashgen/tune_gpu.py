@@ -11,7 +11,7 @@ from flashgen.bench import Run, Shape, runs_on, time_runs
 from flashgen.build import BuildResult, Outcome, build_all
 from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import DeviceError
-from flashgen.generator import ConfigEntry, KernelPlan, KernelSpec
+from flashgen.generator import AnyPlan, ConfigEntry, KernelPlan, KernelSpec
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
 from flashgen.select import arch_of
@@ -37,7 +37,7 @@ class Gpu:
         if arch != spec.arch:
             raise DeviceError(f"{spec.name} is for {spec.arch} and cannot be timed on {self.name}, which is {arch}")
         self._jobs = jobs
-        self._kernels: dict[KernelPlan, Kernel] = {}
+        self._kernels: dict[AnyPlan, Kernel] = {}
 
     def build(self, plans: Sequence[KernelPlan], on_progress: Progress) -> BuildResult:
         """Compile what the cache does not have, without the GPU."""
@@ -63,10 +63,11 @@ class Gpu:
         return reason
 
     def _kernel(self, built: BuiltKernel) -> Kernel:
+        assert isinstance(built.plan, KernelPlan)  # a tuner asks for nothing else
         code = Code(built.cubin, built.sha256, built.toolchain.facts())
         return self._kernels.setdefault(built.plan, Kernel(built.plan, lambda: code))
 
-    def _try(self, plan: KernelPlan, run: Run) -> None:
+    def _try(self, plan: AnyPlan, run: Run) -> None:
         """Run it once. A kernel that hangs or faults takes this process's GPU with it, so its name must be known."""
         done = torch.cuda.Event()
         try:

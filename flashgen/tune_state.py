@@ -16,7 +16,7 @@ from typing import Any
 
 from flashgen import env
 from flashgen.errors import ArtifactError
-from flashgen.generator import KernelPlan
+from flashgen.generator import AnyPlan, KernelPlan
 
 FILE = "tune.jsonl"
 
@@ -52,7 +52,7 @@ def time_key(plan: KernelPlan, shape: str, sha256: str, gpu: str, incumbent: str
     return plan_key(plan, sha256, gpu) | {"shape": shape, "incumbent": incumbent, "repetitions": repetitions}
 
 
-def plan_key(plan: KernelPlan, sha256: str, gpu: str) -> dict[str, Any]:
+def plan_key(plan: AnyPlan, sha256: str, gpu: str) -> dict[str, Any]:
     """One kernel's machine code as it is launched, on a kind of GPU."""
     return {"kernel": plan.name, "plan": plan.request.explicit, "sha256": sha256, "gpu": gpu}
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from flashgen.bench_grid import Shape
 from flashgen.build import BuildResult
 from flashgen.errors import DeviceError, FlashgenError
-from flashgen.generator import KernelPlan, plan
+from flashgen.generator import AnyPlan, KernelPlan, plan
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
 from flashgen.tune_state import Measurement, TuneState, plan_key, time_key
@@ -27,7 +27,7 @@ Known = dict[Shape, dict[KernelPlan, Measurement]]
 class CandidateError(FlashgenError, RuntimeError):
     """A kernel does not run. ``fatal``: it took the process's GPU with it."""
 
-    def __init__(self, plan: KernelPlan, reason: str, fatal: bool = False) -> None:
+    def __init__(self, plan: AnyPlan, reason: str, fatal: bool = False) -> None:
         super().__init__(f"{plan.name} ({label(plan)}): {reason}")
         self.plan, self.reason, self.fatal = plan, reason, fatal
 
@@ -74,8 +74,8 @@ class Trials:
         self, machine: Machine, state: TuneState, incumbents: Mapping[Shape, KernelPlan], stage: Stage = quiet
     ) -> None:
         self.incumbents = incumbents
-        self.built: dict[KernelPlan, BuiltKernel] = {}
-        self.refused: dict[KernelPlan, str] = {}
+        self.built: dict[AnyPlan, BuiltKernel] = {}
+        self.refused: dict[AnyPlan, str] = {}
         self.right: set[KernelPlan] = set()
         self._machine, self._state, self._stage = machine, state, stage
 

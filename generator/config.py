@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 from yaml import MappingNode, Node, SequenceNode
 
-from . import paths
+from . import paths, words
 from .errors import ConfigError, FlashgenError, closest
-from .request import PlanRequest
-from .schema import NOT_SWEPT, HeadDim, KernelConfig, Registers, Swizzle, Tile
+from .request import AnyRequest, BackwardRequest, PlanRequest
+from .schema import LIST_KEYS, HeadDim, KernelConfig, Registers, Swizzle, Tile, foreign_keys, kernel_keys
 from .schema_errors import first_error
-from .spec import Arch, KernelSpec, default_schedule, word
+from .spec import Arch, KernelSpec, Op, default_schedule, word
 from .yaml_nodes import MAX_BYTES, documents, entries, locate, plain, position
 
 MAX_KERNELS = 4096
@@ -30,7 +30,7 @@ class ConfigEntry:
     """
 
     spec: KernelSpec
-    request: PlanRequest
+    request: AnyRequest
     origin: str
     places: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -57,7 +57,8 @@ def load_config(source: str | Path, *, origin: str | None = None) -> list[Config
 def shipped_configs(arch: str | None = None) -> list[Path]:
     """The YAML files that ship, sorted; of one arch when it is named."""
     folder = "*" if arch is None else word(Arch, arch, "arch").removesuffix("a")
-    return sorted(paths.CONFIGS.glob(f"{folder}/*.yaml"))
+    kernels = tuple(words.KERNELS)
+    return sorted(path for path in paths.CONFIGS.glob(f"{folder}/*.yaml") if path.name.startswith(kernels))
 
 
 def _read(path: Path) -> str:
@@ -89,7 +90,9 @@ def _label(path: Path) -> str:
 def _sweep(document: MappingNode, label: str) -> list[ConfigEntry]:
     axes: list[list[tuple[str, Node]]] = []
     for key, (_, value) in entries(document, label).items():
-        swept = isinstance(value, SequenceNode) and key in KernelConfig.model_fields and key not in NOT_SWEPT
+        swept = isinstance(value, SequenceNode) and key in KernelConfig.model_fields
+        if swept and key in LIST_KEYS:
+            swept = bool(value.value) and all(isinstance(item, SequenceNode) for item in value.value)
         if swept and not value.value:
             raise ConfigError(f"{position(label, value)}: {key}: the sweep is empty; legal: one value or more")
         axes.append([(key, item) for item in value.value] if swept else [(key, value)])
@@ -110,6 +113,11 @@ def _entry(document: MappingNode, point: dict[str, Node], label: str) -> ConfigE
     places = {key: position(label, node) for key, node in point.items()}
     origin = position(label, document)
     try:
+        for key in point:
+            if key in foreign_keys(config.kernel):
+                legal = kernel_keys(config.kernel)
+                text = f"got {key}, which is no key of {config.kernel}; legal: {', '.join(legal)}{closest(key, legal)}"
+                raise ConfigError(text, key=key)
         return ConfigEntry(_spec(config), _request(config), origin, places)
     except FlashgenError as error:
         raise error.at(places.get(error.key or "", origin)) from None
@@ -125,7 +133,7 @@ def _spec(config: KernelConfig) -> KernelSpec:
     )  # fmt: skip
 
 
-def _request(config: KernelConfig) -> PlanRequest:
+def _request(config: KernelConfig) -> AnyRequest:
     def chosen(key: str) -> Any:
         value = getattr(config, key)
         return None if value == "auto" else value
@@ -133,18 +141,9 @@ def _request(config: KernelConfig) -> PlanRequest:
     tile: Tile | None = chosen("tile")
     registers: Registers | None = chosen("registers")
     swizzle: Swizzle | None = chosen("swizzle")
-    plain_keys = (
-        "stages",
-        "stages_q",
-        "scheduler",
-        "overlap",
-        "pingpong",
-        "rescale",
-        "lazy_rescale",
-        "early_start",
-        "epilogue",
-    )
-    return PlanRequest(
+    kind = BackwardRequest if config.kernel is Op.attention_bwd else PlanRequest
+    plain_keys = [f.name for f in fields(kind) if f.name in KernelConfig.model_fields]
+    return kind(
         block_m=tile.m if tile else None,
         block_n=tile.n if tile else None,
         consumer_warpgroups=chosen("warpgroups"),

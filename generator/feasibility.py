@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from .errors import PlanError
 from .footprint import (
@@ -73,10 +74,26 @@ def problem(spec: KernelSpec, choice: TileChoice) -> PlanError | None:
         return PlanError(f"stages_q: got {choice.stages_q}; legal: 1 or more", key="stages_q")
     if choice.pingpong and groups < 2:
         return PlanError("pingpong: got true with 1 consumer warpgroup; legal: 2 or 3 of them", key="pingpong")
-    return _registers(choice) or _swizzles(choice) or _memory(spec, choice) or _accumulators(spec, choice)
+    return register_problem(choice) or swizzle_problem(choice) or _memory(spec, choice) or _accumulators(spec, choice)
 
 
-def _registers(choice: TileChoice) -> PlanError | None:
+class Choice(Protocol):
+    """What the registers and the swizzles of a kernel are checked by."""
+
+    @property
+    def consumer_warpgroups(self) -> int: ...  # noqa: D102
+    @property
+    def producer_registers(self) -> int: ...  # noqa: D102
+    @property
+    def consumer_registers(self) -> int: ...  # noqa: D102
+    @property
+    def swizzle_qk(self) -> int: ...  # noqa: D102
+    @property
+    def swizzle_v(self) -> int: ...  # noqa: D102
+
+
+def register_problem(choice: Choice) -> PlanError | None:
+    """Why a split of the registers cannot be."""
     groups = choice.consumer_warpgroups
     producer, consumer = REGISTER_SPLIT[groups]
     usual = f"usual with {groups} consumer warpgroup(s): {{producer: {producer}, consumer: {consumer}}}"
@@ -94,7 +111,8 @@ def _registers(choice: TileChoice) -> PlanError | None:
     return None
 
 
-def _swizzles(choice: TileChoice) -> PlanError | None:
+def swizzle_problem(choice: Choice) -> PlanError | None:
+    """Why rows cannot be swizzled so."""
     for name, got in (("qk", choice.swizzle_qk), ("v", choice.swizzle_v)):
         if got not in SWIZZLES:
             near = min(SWIZZLES, key=lambda swizzle: abs(swizzle - got))

@@ -24,7 +24,7 @@ CONSUMER_OVERHEAD = {1: 32, 2: 24, 3: 28}
 
 @dataclass(frozen=True)
 class SmemRow:
-    """One member of the kernel's shared memory: where it starts and how many bytes it takes."""
+    """One member of a stretch of memory: where it starts and how many bytes it takes."""
 
     name: str
     offset: int
@@ -68,7 +68,7 @@ def smem_table(
     qk, v = padded_head_dims(spec, swizzles)
     element = spec.dtype.bytes
     groups = block_m // 64
-    members = (
+    return layout(
         ("q", stages_q * block_m * qk * element, SMEM_ALIGN),
         ("k", stages * block_n * qk * element, SMEM_ALIGN),
         ("v", stages * block_n * v * element, SMEM_ALIGN),
@@ -77,13 +77,20 @@ def smem_table(
         # full and empty of every warpgroup's stages of q, of every stage of k and of v, and of both tiles.
         ("barriers", 8 * (2 * groups * stages_q + 4 * stages + 4), 8),
     )
+
+
+def layout(*members: tuple[str, int, int], align: int = SMEM_ALIGN) -> tuple[SmemRow, ...]:
+    """Members (name, bytes, alignment) one after another, but for empty ones, as a C++ struct has them.
+
+    The last row pads the whole to ``align``.
+    """
     rows, end = [], 0
-    for name, size, align in members:
+    for name, size, step in members:
         if size:
-            start = round_up(end, align)
+            start = round_up(end, step)
             rows.append(SmemRow(name, start, size))
             end = start + size
-    total = round_up(end, SMEM_ALIGN)
+    total = round_up(end, align)
     if total > end:
         rows.append(SmemRow("padding", end, total - end))
     return tuple(rows)

@@ -1,14 +1,15 @@
-"""How a kernel is built: ``plan`` turns a spec and a request into a ``KernelPlan``, or says why it cannot."""
+"""How a kernel is built: ``plan`` turns a spec and a request into a plan, or says why it cannot."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Literal
 
+from .backward_plan import BackwardPlan
+from .backward_planner import plan_backward
 from .candidates import USUAL_WARPGROUPS, candidates
 from .config import ConfigEntry
 from .cost import cost
-from .errors import PlanError
+from .errors import ConfigError, PlanError
 from .feasibility import problem
 from .footprint import (
     SmemRow,
@@ -17,19 +18,28 @@ from .footprint import (
     smem_table,
     smem_total,
 )
-from .request import Epilogue, PlanRequest, Rescale, Scheduler
+from .request import AnyRequest, BackwardRequest, Epilogue, Origin, PlanRequest, Rescale, Scheduler
 from .shipped import shipped_request
-from .spec import KernelSpec, Mask
+from .spec import KernelSpec, Mask, Op
 
-__all__ = ["Epilogue", "KernelPlan", "PlanRequest", "Rescale", "Scheduler", "plan", "plan_entry"]
+__all__ = [
+    "AnyPlan",
+    "Epilogue",
+    "KernelPlan",
+    "PlanRequest",
+    "Rescale",
+    "Scheduler",
+    "plan",
+    "plan_entry",
+    "plan_forward",
+]
 
-Origin = Literal["config", "shipped", "model"]
 AUTO = PlanRequest()
 
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """A kernel with every choice made. ``origin`` says who made them and is no part of the identity."""
+    """A forward with every choice made. ``origin`` says who made them and is no part of the identity."""
 
     spec: KernelSpec
     block_m: int
@@ -54,6 +64,16 @@ class KernelPlan:
     def name(self) -> str:
         """The spec's canonical name."""
         return self.spec.name
+
+    @property
+    def entry_points(self) -> tuple[str]:
+        """The kernels of the cubin."""
+        return (self.name,)
+
+    @property
+    def label(self) -> str:
+        """The tile in one word."""
+        return f"{self.block_m}x{self.block_n}x{self.stages}"
 
     @property
     def threads(self) -> int:
@@ -104,14 +124,33 @@ class KernelPlan:
         return PlanRequest(**{f.name: getattr(self, f.name) for f in fields(PlanRequest)})
 
 
-def plan(spec: KernelSpec, request: PlanRequest = AUTO) -> KernelPlan:
-    """The plan of a spec: explicit choices first, then the shipped config of that spec, then the cost model.
+AnyPlan = KernelPlan | BackwardPlan
+
+
+def plan(spec: KernelSpec, request: AnyRequest | None = None) -> AnyPlan:
+    """The plan of a spec, by ``plan_forward`` or ``plan_backward``: explicit choices first, then the shipped config's.
 
     Raises PlanError when an explicit choice cannot be built.
     """
+    kind = BackwardRequest if spec.op is Op.attention_bwd else PlanRequest
+    request = kind() if request is None else request
+    if isinstance(request, BackwardRequest) and kind is BackwardRequest:
+        return plan_backward(spec, request)
+    if isinstance(request, PlanRequest) and kind is PlanRequest:
+        return plan_forward(spec, request)
+    raise ConfigError(f"{spec.name}: got a {type(request).__name__}; expected a {kind.__name__}", key="kernel")
+
+
+def plan_forward(spec: KernelSpec, request: PlanRequest = AUTO) -> KernelPlan:
+    """The plan of a forward spec: explicit choices, then the shipped config of that spec, then the cost model.
+
+    Raises PlanError when an explicit choice cannot be built.
+    """
+    if spec.op is not Op.attention_fwd:
+        raise ConfigError(f"{spec.name}: got a spec of {spec.op}; expected one of attention_fwd", key="kernel")
     if not request.names_tile:
         shipped = shipped_request(spec)
-        if shipped is not None:
+        if isinstance(shipped, PlanRequest):
             try:
                 return _solve(spec, replace(shipped, **request.explicit), "config" if request.explicit else "shipped")
             except PlanError:
@@ -121,7 +160,7 @@ def plan(spec: KernelSpec, request: PlanRequest = AUTO) -> KernelPlan:
     return _solve(spec, request, "config" if request.explicit else "model")
 
 
-def plan_entry(entry: ConfigEntry) -> KernelPlan:
+def plan_entry(entry: ConfigEntry) -> AnyPlan:
     """The plan of one config entry; an error starts with the file and line of the key at fault."""
     try:
         return plan(entry.spec, entry.request)

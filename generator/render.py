@@ -8,11 +8,11 @@ from functools import lru_cache
 import jinja2
 
 from . import paths
-from .plan import KernelPlan
+from .plan import AnyPlan, KernelPlan
 from .request import Scheduler
 from .spec import Dtype, Mask, Op
 
-TEMPLATES = {Op.attention_fwd: "attention_fwd.cu.jinja"}
+TEMPLATES = {Op.attention_fwd: "attention_fwd.cu.jinja", Op.attention_bwd: "attention_bwd.cu.jinja"}
 ELEMENTS = {Dtype.fp16: "cutlass::half_t", Dtype.bf16: "cutlass::bfloat16_t"}
 MASKS = {Mask.full: "flashgen::FullMask", Mask.causal: "flashgen::CausalMask"}
 SCHEDULERS = {
@@ -34,7 +34,7 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def render(plan: KernelPlan, origin: str = "") -> str:
+def render(plan: AnyPlan, origin: str = "") -> str:
     """The CUDA C++ source of a plan: the same plan and origin give the same text, on any machine and day.
 
     ``origin`` (``configs/sm90/attention_fwd_d128.yaml:2``) is shown in the header comment and changes nothing else.
@@ -44,7 +44,7 @@ def render(plan: KernelPlan, origin: str = "") -> str:
         origin=comment_text(origin),
         element=ELEMENTS[plan.spec.dtype],
         mask_type=MASKS[plan.spec.mask],
-        scheduler_type=SCHEDULERS[plan.scheduler],
+        **({"scheduler_type": SCHEDULERS[plan.scheduler]} if isinstance(plan, KernelPlan) else {}),
     )  # fmt: skip
 
 

@@ -1,13 +1,15 @@
-"""What a config asks of the plan: ``PlanRequest``, where None means that the planner chooses."""
+"""What a config asks of the plan: ``PlanRequest``, ``BackwardRequest``. None means that the planner chooses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from .errors import ConfigError, shown
 from .spec import word
+
+Origin = Literal["config", "shipped", "model"]  # who made a plan's choices
 
 
 class Scheduler(StrEnum):
@@ -32,7 +34,7 @@ class Epilogue(StrEnum):
     registers = "registers"
 
 
-# Field of PlanRequest -> YAML key, for messages.
+# Field of a request -> YAML key, where they differ.
 KEYS = {
     "block_m": "tile",
     "block_n": "tile",
@@ -42,13 +44,49 @@ KEYS = {
     "swizzle_qk": "swizzle",
     "swizzle_v": "swizzle",
 }
-TILE_FIELDS = ("block_m", "block_n", "stages", "consumer_warpgroups", "producer_registers", "consumer_registers")
-_BOOLEANS = ("overlap", "pingpong", "lazy_rescale", "early_start")
+TILE_FIELDS = (
+    "block_m",
+    "block_n",
+    "stages",
+    "consumer_warpgroups",
+    "producer_registers",
+    "consumer_registers",
+    "split_roles",
+)
+_BOOLEANS = ("overlap", "pingpong", "lazy_rescale", "early_start", "split_roles")
 _WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
 
 
+class Request:
+    """What requests have in common: their fields are checked, and an explicit one is not None."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.explicit.items():
+            key = KEYS.get(name, name)
+            if name in _WORDS:
+                object.__setattr__(self, name, word(_WORDS[name], value, key))
+            elif type(value) is not (bool if name in _BOOLEANS else int):
+                legal = "true or false" if name in _BOOLEANS else "an integer"
+                raise ConfigError(f"{key}: got {shown(value)} for {name}; legal: {legal}", key=key)
+
+    @property
+    def explicit(self) -> dict[str, Any]:
+        """The fields that are not left to the planner."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}  # type: ignore[arg-type]
+
+    @property
+    def names_tile(self) -> bool:
+        """Whether any of the tile's sizes, stages, warpgroups or registers is explicit."""
+        return any(name in TILE_FIELDS for name in self.explicit)
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """The YAML keys that make it, in order."""
+        return tuple(dict.fromkeys(KEYS.get(f.name, f.name) for f in fields(cls)))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class PlanRequest:
+class PlanRequest(Request):
     """The explicit choices of a config. An explicit value is honoured or refused, never changed."""
 
     block_m: int | None = None
@@ -68,21 +106,23 @@ class PlanRequest:
     swizzle_qk: int | None = None
     swizzle_v: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, value in self.explicit.items():
-            key = KEYS.get(name, name)
-            if name in _WORDS:
-                object.__setattr__(self, name, word(_WORDS[name], value, key))
-            elif type(value) is not (bool if name in _BOOLEANS else int):
-                legal = "true or false" if name in _BOOLEANS else "an integer"
-                raise ConfigError(f"{key}: got {shown(value)} for {name}; legal: {legal}", key=key)
 
-    @property
-    def explicit(self) -> dict[str, Any]:
-        """The fields that are not left to the planner."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+@dataclass(frozen=True)
+class BackwardRequest(Request):
+    """The explicit choices of a backward's config."""
 
-    @property
-    def names_tile(self) -> bool:
-        """Whether any of the tile's sizes, stages, warpgroups or registers is explicit."""
-        return any(getattr(self, name) is not None for name in TILE_FIELDS)
+    block_m: int | None = None
+    block_n: int | None = None
+    stages_q: int | None = None
+    stages_do: int | None = None
+    stages_ds: int | None = None
+    dq_passes: int | None = None
+    consumer_warpgroups: int | None = None
+    producer_registers: int | None = None
+    consumer_registers: int | None = None
+    split_roles: bool | None = None
+    swizzle_qk: int | None = None
+    swizzle_v: int | None = None
+
+
+AnyRequest = PlanRequest | BackwardRequest

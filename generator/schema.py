@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from .request import Epilogue, Rescale, Scheduler
+from .request import BackwardRequest, Epilogue, PlanRequest, Rescale, Scheduler
 from .spec import Arch, Dtype, Feature, Mask, Op, Schedule
 
 Auto = Literal["auto"]
-NOT_SWEPT = ("features",)  # a list already
+LIST_KEYS = ("features",)  # a list already: a list of lists sweeps it
+# Kernel -> the keys that say how it is computed, beside `schedule`; those of the other kernel are refused.
+PLAN_KEYS = {Op.attention_fwd: PlanRequest.keys(), Op.attention_bwd: BackwardRequest.keys()}
 
 
 class _Strict(BaseModel):
@@ -32,8 +34,8 @@ class HeadDim(_Strict):
 class Tile(_Strict):
     """Rows and columns of the score matrix that a thread block works on at a time."""
 
-    m: StrictInt = Field(description="Query rows: 64 for each consumer warpgroup, so 64, 128 or 192.")
-    n: StrictInt = Field(description="Keys of a block: a multiple of 16 from 16 to 256.")
+    m: StrictInt = Field(description="Query rows: 64 for each consumer warpgroup, to 192; in the backward 64 or 128.")
+    n: StrictInt = Field(description="Keys of a block: 16, 32, ... 256; in the backward 128, with split_roles 64.")
 
 
 class Registers(_Strict):
@@ -75,7 +77,9 @@ class KernelConfig(_Strict):
         default=Mask.full, description="Which keys a query sees. causal is aligned to the bottom right corner."
     )
     features: list[Annotated[Feature, Field(strict=False)]] = Field(
-        default=[], description="What the kernel does beside plain attention. Grouped heads (gqa) are always on."
+        default=[],
+        description="What the kernel does beside plain attention. Grouped heads (gqa) are always on; "
+        "attention_bwd with deterministic gives the same bits on every run.",
     )
     keys: Keys = Field(
         default=Keys(), description="Meant for sequences of so many keys, {from, below}; left out: for any number."
@@ -89,7 +93,24 @@ class KernelConfig(_Strict):
     stages_q: StrictInt | Auto = Field(
         default="auto", description="Tiles of Q in flight, 1 or more. auto: 2 if they fit beside all else."
     )
-    warpgroups: StrictInt | Auto = Field(default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3.")
+    stages_do: StrictInt | Auto = Field(
+        default="auto", description="Backward: tiles of dO in flight, 1 or more. auto: 2 if they fit beside all else."
+    )
+    stages_ds: StrictInt | Auto = Field(
+        default="auto", description="Backward: tiles of dS in shared memory. auto: 2, with split_roles 1."
+    )
+    dq_passes: StrictInt | Auto = Field(
+        default="auto",
+        description="Backward: parts in which a warpgroup hands over its columns of dQ: more take less shared memory.",
+    )
+    split_roles: StrictBool | Auto = Field(
+        default="auto",
+        description="Backward: one warpgroup holds dV and the other dK of the same 64 keys; else each both, of its own "
+        "64. auto: true for head dims past 128.",
+    )
+    warpgroups: StrictInt | Auto = Field(
+        default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3; in the backward 2."
+    )
     registers: Registers | Auto = Field(
         default="auto", description="Register split, {producer, consumer}. auto gives the usual one for the warpgroups."
     )
@@ -140,14 +161,27 @@ def yaml_keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
+def foreign_keys(op: Op) -> list[str]:
+    """The keys of other kernels, that a config of this one may not have."""
+    every = dict.fromkeys(key for keys in PLAN_KEYS.values() for key in keys)
+    return [key for key in every if key not in PLAN_KEYS[op]]
+
+
+def kernel_keys(op: Op) -> list[str]:
+    """The keys that a config of a kernel may have."""
+    return [key for key in yaml_keys(KernelConfig) if key not in foreign_keys(op)]
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of one YAML document, with lists allowed where a key can be swept."""
     schema = KernelConfig.model_json_schema()
     for key, rule in schema["properties"].items():
-        if key in NOT_SWEPT:
-            continue
         about = {name: rule.pop(name) for name in ("title", "description", "default") if name in rule}
         schema["properties"][key] = about | {"anyOf": [rule, {"type": "array", "items": rule, "minItems": 1}]}
+    schema["allOf"] = [
+        {"if": {"properties": {"kernel": {"const": op.value}}}, "then": {"properties": dict.fromkeys(others, False)}}
+        for op, others in ((op, foreign_keys(op)) for op in PLAN_KEYS)
+    ]
     schema["title"] = "flashgen kernel config"
     schema["description"] = "A list of values is swept: every combination is one kernel."
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema

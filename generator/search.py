@@ -14,7 +14,7 @@ from .cost import cost
 from .errors import PlanError
 from .feasibility import BLOCK_N_MAX, BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice
 from .footprint import SWIZZLES, natural_swizzle
-from .plan import KernelPlan, plan
+from .plan import AnyPlan, KernelPlan, plan_forward
 from .request import Epilogue, PlanRequest, Rescale, Scheduler
 from .spec import KernelSpec
 
@@ -27,7 +27,7 @@ SPARED = ("stages_q", "epilogue")
 def planned(spec: KernelSpec, request: PlanRequest) -> KernelPlan | None:
     """The plan of a request, or None where it is not feasible."""
     try:
-        return plan(spec, request)
+        return plan_forward(spec, request)
     except PlanError:
         return None
 
@@ -85,8 +85,10 @@ def shortest(made: KernelPlan) -> PlanRequest:
     return request
 
 
-def label(made: KernelPlan) -> str:
+def label(made: AnyPlan) -> str:
     """A plan in one short line: its tile and the knobs that a search turns."""
+    if not isinstance(made, KernelPlan):
+        return made.label
     words = [f"{made.block_m}x{made.block_n}x{made.stages}", f"q{made.stages_q}", made.scheduler, made.rescale]
     words += ["lazy"] if made.lazy_rescale else []
     words += ["start"] if made.early_start else []

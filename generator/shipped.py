@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import paths
 from .config import load_config
-from .request import PlanRequest
+from .request import AnyRequest
 from .spec import KernelSpec
 
 
@@ -16,7 +16,7 @@ def shipped_path(spec: KernelSpec) -> Path:
     return paths.CONFIGS / spec.arch.removesuffix("a") / f"{spec.op}_{spec.head_dim_name}.yaml"
 
 
-def shipped_request(spec: KernelSpec) -> PlanRequest | None:
+def shipped_request(spec: KernelSpec) -> AnyRequest | None:
     """The shipped choices of a spec, or None when no config ships for it.
 
     A problem that ships with several ranges of keys has, without one, those of the longest sequences.
@@ -34,7 +34,7 @@ def shipped_spec(spec: KernelSpec, keys: int) -> KernelSpec:
     return next(fitting, spec)
 
 
-def _shipped(spec: KernelSpec) -> dict[KernelSpec, PlanRequest]:
+def _shipped(spec: KernelSpec) -> dict[KernelSpec, AnyRequest]:
     path = shipped_path(spec)
     try:
         stamp = path.stat().st_mtime_ns
@@ -44,5 +44,5 @@ def _shipped(spec: KernelSpec) -> dict[KernelSpec, PlanRequest]:
 
 
 @lru_cache(maxsize=64)
-def _requests(path: Path, _stamp: int) -> dict[KernelSpec, PlanRequest]:
+def _requests(path: Path, _stamp: int) -> dict[KernelSpec, AnyRequest]:
     return {entry.spec: entry.request for entry in load_config(path)}

@@ -77,14 +77,16 @@ class KernelSpec:
                 f"{closest(self.arch, legal)}",
                 key="arch",
             )
-        available(self.op, "kernel")
-        # The arch first: the schedule may only follow from it.
-        available(self.arch, "arch")
-        available(self.schedule, "schedule")
-        available(self.dtype, "dtype")
-        available(self.mask, "mask")
+        # The arch before the schedule, which may only follow from it.
+        for key, value in (("kernel", self.op), ("arch", self.arch), ("schedule", self.schedule)):
+            available(value, key, self.op)
+        available(self.dtype, "dtype", self.op)
+        available(self.mask, "mask", self.op)
+        if self.op is Op.attention_fwd and Feature.deterministic in self.features:
+            text = "of attention_bwd; attention_fwd gives the same bits on every run without it"
+            raise PlanError(f"features: deterministic is one {text}", key="features")
         for feature in self.features:
-            available(Feature(feature), "features")
+            available(Feature(feature), "features", self.op)
         _head_dim(self.head_dim_qk, "head_dim" if self.head_dim_qk == self.head_dim_v else "head_dim qk", self.dtype)
         _head_dim(self.head_dim_v, "head_dim v", self.dtype)
         _keys(self.keys_from, self.keys_below)
@@ -109,6 +111,31 @@ class KernelSpec:
             Op.attention_fwd, chosen, target, word(Dtype, dtype, "dtype"), head_dim, value,
             word(Mask, mask, "mask"), tuple(features),
         )  # fmt: skip
+
+    @classmethod
+    def backward(
+        cls,
+        *,
+        head_dim: int,
+        head_dim_v: int | None = None,
+        dtype: str = "bf16",
+        mask: str = "full",
+        arch: str = "sm90a",
+        deterministic: bool = False,
+    ) -> KernelSpec:
+        """The spec of attention's gradients from plain words; ``deterministic``: the same bits on every run."""
+        forward = cls.forward(head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, mask=mask, arch=arch)
+        return forward.backward_of(deterministic)
+
+    def backward_of(self, deterministic: bool = False) -> KernelSpec:
+        """The backward of a forward spec, for any number of keys."""
+        kept = {*self.features, Feature.deterministic.value} if deterministic else self.features
+        return replace(self.any_length, op=Op.attention_bwd, features=tuple(kept))
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the kernel adds in a fixed order because it was asked to."""
+        return Feature.deterministic in self.features
 
     @property
     def name(self) -> str:

@@ -78,13 +78,17 @@ SCHEDULE_ARCHS: dict[Schedule, tuple[Arch, ...]] = {
     # WGMMA and setmaxnreg exist in the arch-specific target only, so plain sm90 will not do.
     Schedule.fa3: (Arch.sm90a,),
 }
+# NOTE: the switch of the backward: with Op.attention_bwd here, all of it is on.
+KERNELS: tuple[Op, ...] = (Op.attention_fwd,)
 AVAILABLE: dict[str, tuple[StrEnum, ...]] = {
-    "kernel": (Op.attention_fwd,),
     "schedule": (Schedule.fa3,),
     "arch": (Arch.sm90a,),
     "dtype": (Dtype.fp16, Dtype.bf16),
     "mask": (Mask.full, Mask.causal),
-    "features": (Feature.gqa,),
+}
+FEATURES: dict[Op, tuple[Feature, ...]] = {
+    Op.attention_fwd: (Feature.gqa,),
+    Op.attention_bwd: (Feature.gqa, Feature.deterministic),
 }
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -105,8 +109,9 @@ def default_schedule(arch: Arch) -> Schedule:
     return Schedule.fa3 if arch is Arch.sm90a else Schedule.fa2
 
 
-def available(value: StrEnum, key: str) -> None:
-    """Raise NotAvailableError unless a kernel exists for the word."""
-    if value not in AVAILABLE[key]:
-        have = ", ".join(AVAILABLE[key])
+def available(value: StrEnum, key: str, op: Op) -> None:
+    """Raise NotAvailableError unless a kernel of that operation exists for the word."""
+    have_it = {"kernel": KERNELS, "features": FEATURES[op]} | AVAILABLE
+    if value not in have_it[key]:
+        have = ", ".join(have_it[key])
         raise NotAvailableError(f"{key} {value} is not available yet (available: {have})", key=key)

@@ -10,7 +10,7 @@ import typer
 from flashgen.cli import shared
 
 if TYPE_CHECKING:
-    from flashgen.generator import Explanation
+    from flashgen.generator import AnyPlan, Explanation
     from flashgen.kernel import BuiltKernel
 
 MOST_FREQUENT = 12
@@ -74,7 +74,7 @@ def _show(origin: str, found: Explanation) -> None:
     shared.out.print(f"\n{plan.name}", style="bold", soft_wrap=True)
     shared.out.print(f"  from {origin}; choices by {chosen}", style="dim", soft_wrap=True)
     facts = {
-        "tile": f"{plan.block_m} queries x {plan.block_n} keys, {plan.stages} stages",
+        "tile": f"{plan.block_m} queries x {plan.block_n} keys, {_stages(plan)}",
         "head dims": f"qk {plan.spec.head_dim_qk} and v {plan.spec.head_dim_v}, "
         f"in shared memory {plan.padded_qk} and {plan.padded_v}",
         "threads": f"{plan.threads}: 1 producer and {plan.consumer_warpgroups} consumer warpgroups",
@@ -82,14 +82,13 @@ def _show(origin: str, found: Explanation) -> None:
         f"{found.registers} of the block's {found.register_pool}",
         "accumulators": ", ".join(f"{name} {count}" for name, count in found.accumulators)
         + f": {found.accumulator_registers} of {found.accumulator_limit} a thread",
-        "schedule": f"{plan.scheduler} scheduler, overlap {_yes(plan.overlap)}, ping-pong {_yes(plan.pingpong)}, "
-        f"rescale {plan.rescale}{' and lazy' if plan.lazy_rescale else ''}, "
-        f"start {'early' if plan.early_start else 'late'}, epilogue {plan.epilogue}, "
-        f"swizzle {plan.swizzle_qk} and {plan.swizzle_v} bytes",
+        "schedule": f"{_schedule(plan)}, swizzle {plan.swizzle_qk} and {plan.swizzle_v} bytes",
         "roofline": f"{found.flop / 1e6:.2f} MFLOP a block in {found.matrix_cycles:.0f} tensor core cycles, "
         f"{found.exp2_cycles:.0f} of exp2: at most {found.matrix_share:.0%} of peak; "
         f"{found.flop_per_byte:.0f} FLOP/byte",
     }
+    if found.workspace_bytes_per_row:
+        facts["workspace"] = f"{found.workspace_bytes_per_row:.6g} bytes a query row and head"
     for name, value in facts.items():
         shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
     rows = [(f"  {row.name}", row.offset, row.bytes) for row in found.smem]
@@ -116,6 +115,29 @@ def _counts(counts: dict[str, int]) -> str:
     shown = {name: counts[name] for name in TOLD if name in counts}
     shown |= {name: count for name, count in list(counts.items())[:MOST_FREQUENT] if name not in shown}
     return f"{sum(counts.values())}: " + ", ".join(f"{name} {count}" for name, count in shown.items())
+
+
+def _stages(plan: AnyPlan) -> str:
+    from flashgen.generator import KernelPlan
+
+    if isinstance(plan, KernelPlan):
+        return f"{plan.stages} stages"
+    return f"{plan.stages_q} stages of q, {plan.stages_do} of dout, {plan.stages_ds} of ds"
+
+
+def _schedule(plan: AnyPlan) -> str:
+    from flashgen.generator import KernelPlan
+
+    if isinstance(plan, KernelPlan):
+        return (
+            f"{plan.scheduler} scheduler, overlap {_yes(plan.overlap)}, ping-pong {_yes(plan.pingpong)}, "
+            f"rescale {plan.rescale}{' and lazy' if plan.lazy_rescale else ''}, "
+            f"start {'early' if plan.early_start else 'late'}, epilogue {plan.epilogue}"
+        )
+    roles = "one warpgroup holds dv, the other dk" if plan.split_roles else "each warpgroup holds dk and dv of 64 keys"
+    columns = " and ".join(str(count) for count in plan.dq_columns if count)
+    order = "in the order of the keys" if plan.deterministic else "in any order"
+    return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), added {order}"
 
 
 def _yes(value: bool) -> str:

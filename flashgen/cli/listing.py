@@ -67,7 +67,7 @@ def _row(entry: ConfigEntry, manifest: dict[str, Any], receipts: dict[str, Recei
     return {
         "name": plan.name,
         "origin": entry.origin,
-        "tile": f"{plan.block_m}x{plan.block_n}x{plan.stages}",
+        "tile": plan.label,
         "built": built is not None,
         "cached": cached is not None,
         "verified": _verified(receipts.get(plan.name), at_hand),

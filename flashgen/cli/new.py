@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ def new(
     head_dim_v: Annotated[
         int | None, typer.Option("--head-dim-v", metavar="D", help="Head dim of v and out, when it differs.")
     ] = None,
+    kernel: Annotated[
+        str, typer.Option("--kernel", metavar="KERNEL", help="attention_fwd, or attention_bwd for its gradients.")
+    ] = "attention_fwd",
     arch: Annotated[str, typer.Option("--arch", metavar="ARCH", help="The GPU target; sm90a is Hopper.")] = "sm90a",
     dtype: Annotated[
         list[str] | None,
@@ -35,8 +38,8 @@ def new(
     from flashgen.errors import ConfigError
     from flashgen.generator import new_config
 
-    chosen = {key: words for key, words in (("dtype", dtype), ("mask", mask)) if words}
-    text = new_config(head_dim, arch, head_dim_v=head_dim_v, **chosen)
+    chosen: dict[str, Any] = {key: words for key, words in (("dtype", dtype), ("mask", mask)) if words}
+    text = new_config(head_dim, arch, head_dim_v=head_dim_v, kernel=kernel, **chosen)
     if output is None:
         typer.echo(text, nl=False)
         return

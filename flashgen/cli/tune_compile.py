@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def compile_only(problems: list[Problem], options: Options, jobs: int | None, as_json: bool) -> None:
     """Compile what a search may want, and list what is feasible and what may be shipped. 1 when nothing may."""
-    from flashgen.generator import plan
+    from flashgen.generator import plan_forward
     from flashgen.tune import blind, incumbent_of
     from flashgen.tune_gpu import build_plans
 
@@ -25,7 +25,7 @@ def compile_only(problems: list[Problem], options: Options, jobs: int | None, as
     fit = True
     for problem in problems:
         incumbents = [incumbent_of(problem.spec, shape.seqlen_k) for shape in problem.shapes]
-        seeds = [*incumbents, *(plan(problem.spec, request) for request in problem.seeds)]
+        seeds = [*incumbents, *(plan_forward(problem.spec, request) for request in problem.seeds)]
         plans = blind(problem.spec, seeds, options)
         try:
             with progress("compiling", len(plans)) as step:

@@ -34,7 +34,8 @@ def problems_of(
     sizes: dict[str, int | None],
 ) -> list[Problem]:
     """One problem for each spec, whatever ranges of keys its configs have. Bad input ends the command with 2."""
-    from flashgen.generator import KernelSpec, plan_entry
+    from flashgen.errors import NotAvailableError
+    from flashgen.generator import KernelPlan, KernelSpec, plan_entry
 
     given = {key: value for key, value in own.items() if value is not None}
     if configs and given:
@@ -48,9 +49,11 @@ def problems_of(
         return [Problem(spec, _shapes(spec, lengths, sizes))]
     found: dict[KernelSpec, Problem] = {}
     for entry in shared.entries_of(configs, None, only):
-        spec = entry.spec.any_length
+        spec, made = entry.spec.any_length, plan_entry(entry)
+        if not isinstance(made, KernelPlan):
+            raise NotAvailableError(f"{entry.origin}: tuning {spec.op} is not available yet (available: attention_fwd)")
         problem = found.setdefault(spec, Problem(spec, _shapes(spec, lengths, sizes)))
-        problem.seeds.append(plan_entry(entry).request)
+        problem.seeds.append(made.request)
     return list(found.values())
 
 

@@ -109,7 +109,6 @@ def test_a_bad_line_is_refused_where_it_stands(line: str, parts: tuple[str, ...]
         ("sm90a", "sm80", NotAvailableError, 2, "arch sm80 is not available yet (available: sm90a)"),
         ("sm90a", "sm80\nschedule: fa3", PlanError, 2, "schedule fa3 does not run on arch sm80; legal: sm90a"),
         ("sm90a", "sm90a\nschedule: fa2", NotAvailableError, 3, "schedule fa2 is not available yet (available: fa3)"),
-        ("_fwd", "_bwd", NotAvailableError, 1, "kernel attention_bwd is not available yet"),
         ("bf16", "e4m3", NotAvailableError, 3, "dtype e4m3 is not available yet (available: fp16, bf16)"),
         ("bf16", "[bf16, fp61]", ConfigError, 3, "got 'fp61' (a string); legal: fp16, bf16, e4m3; closest match: fp16"),
         ("bf16", "bf16\nmask: window", NotAvailableError, 4, "mask window is not available yet"),

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flashgen.generator import Arch, Dtype, Feature, Mask, Op, Schedule, json_schema, shipped_configs
-from flashgen.generator.schema import NOT_SWEPT, KernelConfig
+from flashgen.generator.schema import PLAN_KEYS, KernelConfig, foreign_keys
 
 SCHEMA = json_schema()
 TYPES: dict[str, tuple[type, ...]] = {
@@ -21,11 +21,17 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def accepts(rule: dict[str, Any], value: Any) -> bool:
+def accepts(rule: dict[str, Any] | bool, value: Any) -> bool:
     """Whether a JSON Schema takes a value; as much of the standard as this schema uses, and an error beyond."""
     known = {"title", "description", "default", "$schema", "$defs", "$ref", "anyOf", "enum", "const", "type", "items"}
-    known |= {"minItems", "properties", "required", "additionalProperties"}
+    known |= {"minItems", "properties", "required", "additionalProperties", "allOf", "if", "then"}
+    if isinstance(rule, bool):
+        return rule
     assert set(rule) <= known
+    if not all(accepts(branch, value) for branch in rule.get("allOf", [])):
+        return False
+    if "if" in rule:
+        return not accepts(rule["if"], value) or accepts(rule["then"], value)
     if "$ref" in rule and not accepts(SCHEMA["$defs"][rule["$ref"].removeprefix("#/$defs/")], value):
         return False
     if "anyOf" in rule and not any(accepts(branch, value) for branch in rule["anyOf"]):
@@ -41,7 +47,8 @@ def accepts(rule: dict[str, Any], value: Any) -> bool:
     if isinstance(value, list):
         return len(value) >= rule.get("minItems", 0) and all(accepts(rule.get("items", {}), item) for item in value)
     if isinstance(value, dict) and "properties" in rule:
-        inside = all(key in rule["properties"] and accepts(rule["properties"][key], value[key]) for key in value)
+        closed = rule.get("additionalProperties") is False
+        inside = all(accepts(rule["properties"].get(key, not closed), value[key]) for key in value)
         return inside and all(key in value for key in rule.get("required", []))
     return True
 
@@ -93,9 +100,23 @@ def test_every_key_is_described() -> None:
     assert all(len(text) > 20 for text in found.values())
 
 
-def test_every_key_but_a_list_can_be_swept() -> None:
-    for key, rule in SCHEMA["properties"].items():
-        assert ("minItems" in str(rule)) == (key not in NOT_SWEPT)
+def test_every_key_can_be_swept() -> None:
+    assert all("minItems" in str(rule) for rule in SCHEMA["properties"].values())
+
+
+@pytest.mark.parametrize("features", [[], ["gqa"], [[]], [[], ["deterministic"]]])
+def test_a_list_of_lists_of_features_is_a_sweep(features: list[Any]) -> None:
+    assert accepts(
+        SCHEMA, {"kernel": "attention_bwd", "arch": "sm90a", "dtype": "bf16", "head_dim": 8} | {"features": features}
+    )
+
+
+@pytest.mark.parametrize("kernel", PLAN_KEYS)
+def test_keys_of_another_kernel_are_refused(kernel: Op) -> None:
+    good = {"kernel": kernel.value, "arch": "sm90a", "dtype": "bf16", "head_dim": 128}
+    assert accepts(SCHEMA, good | dict.fromkeys(PLAN_KEYS[kernel], "auto"))
+    assert len(foreign_keys(kernel)) >= 4
+    assert not any(accepts(SCHEMA, good | {key: "auto"}) for key in foreign_keys(kernel))
 
 
 @pytest.mark.parametrize("words", [Op, Schedule, Arch, Dtype, Mask, Feature])

@@ -1,0 +1,85 @@
+"""What fits in the backward: the first reason why a plan cannot be built, with numbers."""
+
+from __future__ import annotations
+
+from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .errors import PlanError
+from .feasibility import register_problem, swizzle_problem
+from .footprint import SMEM_LIMIT
+
+WARPGROUPS = 2
+# Consumer registers that are not accumulators: P and dS as operands, addresses. With 4 fewer the compiler was seen to
+# spill, or to serialise products.
+OVERHEAD = 44
+
+
+def accumulator_limit(plan: BackwardPlan) -> int:
+    """The most accumulator registers a consumer thread may hold without spilling."""
+    return plan.consumer_registers - OVERHEAD
+
+
+def rule_problem(plan: BackwardPlan) -> PlanError | None:
+    """The first choice that is none of the legal ones, whatever the head dims take."""
+    m, n, roles = plan.block_m, plan.block_n, plan.split_roles
+    if plan.consumer_warpgroups != WARPGROUPS:
+        return PlanError(f"warpgroups: got {plan.consumer_warpgroups}; legal: {WARPGROUPS}", key="warpgroups")
+    if m not in ((64,) if roles else (64, 128)):
+        legal = "64 with split_roles, else 64 or 128"
+        return PlanError(f"tile m: got {m}{' with split_roles' if roles else ''}; legal: {legal}", key="tile")
+    keys = ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS
+    if n != keys:
+        how = "with" if roles else "without"
+        legal = f"{ROWS_BY_KEYS} with split_roles, {ROWS_BY_KEYS * WARPGROUPS} without"
+        return PlanError(f"tile n: got {n} {how} split_roles; legal: {legal}", key="tile")
+    least_ds = 1 if roles else 2
+    for key, got, least in (
+        ("stages_q", plan.stages_q, 1), ("stages_do", plan.stages_do, 1),
+        ("stages_ds", plan.stages_ds, least_ds), ("dq_passes", plan.dq_passes, 1),
+    ):  # fmt: skip
+        if got < least:
+            why = (
+                " without split_roles: a warpgroup writes the next one while the other reads this" if least > 1 else ""
+            )
+            return PlanError(f"{key}: got {got}; legal: {least} or more{why}", key=key)
+    return register_problem(plan) or swizzle_problem(plan) or _dq_problem(plan)
+
+
+def _dq_problem(plan: BackwardPlan) -> PlanError | None:
+    first, second = plan.dq_columns
+    if plan.split_roles and not second:
+        return PlanError(
+            f"split_roles: both warpgroups compute columns of dq, in chunks of {plan.chunk_qk}, and head dim qk "
+            f"{plan.spec.head_dim_qk} has one; legal: a narrower swizzle qk, or split_roles: false",
+            key="split_roles",
+        )
+    if first % (8 * plan.dq_passes) or second % (8 * plan.dq_passes):
+        return PlanError(
+            f"dq_passes: got {plan.dq_passes} for {first} and {second} columns of dq; legal: what leaves whole 8s",
+            key="dq_passes",
+        )
+    return None
+
+
+def fit_problem(plan: BackwardPlan) -> PlanError | None:
+    """Why a plan of legal choices does not fit: shared memory first, then accumulators."""
+    what = f"tile {plan.block_m}x{plan.block_n}{' with split_roles' if plan.split_roles else ''}"
+    if plan.smem_bytes > SMEM_LIMIT:
+        return PlanError(
+            f"{what}, {plan.stages_q} stages of q, {plan.stages_do} of dout, {plan.stages_ds} of ds, {plan.dq_passes} "
+            f"passes of dq and head dim {plan.spec.head_dim_name[1:]} needs {plan.smem_bytes} bytes of shared memory; "
+            f"{SMEM_LIMIT} are available",
+            key="tile",
+        )
+    limit = accumulator_limit(plan)
+    if plan.accumulator_registers > limit:
+        return PlanError(
+            f"{what} and head dim {plan.spec.head_dim_name[1:]} needs {plan.accumulator_registers} accumulator "
+            f"registers a thread; {limit} are available of {plan.consumer_registers} consumer ones",
+            key="tile",
+        )
+    return None
+
+
+def problem(plan: BackwardPlan) -> PlanError | None:
+    """The first reason why a plan cannot be built; None when it can."""
+    return rule_problem(plan) or fit_problem(plan)

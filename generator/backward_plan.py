@@ -1,0 +1,164 @@
+"""How a backward is built: ``BackwardPlan``.
+
+Its numbers are those of templates/include/flashgen/fa3/backward/smem.cuh, which asserts that the bytes are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from .footprint import SMEM_ALIGN, SmemRow, layout, padded_head_dims, smem_total
+from .request import BackwardRequest, Origin
+from .spec import KernelSpec
+
+ROWS_BY_KEYS = 64  # keys of which a warpgroup holds gradients
+SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
+FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class BackwardPlan:
+    """A backward with every choice made. ``origin`` says who made them and is no part of the identity.
+
+    It is one cubin of three kernels (``entry_points``) that are launched one after the other.
+    """
+
+    spec: KernelSpec
+    block_m: int
+    block_n: int
+    stages_q: int
+    stages_do: int
+    stages_ds: int
+    dq_passes: int
+    consumer_warpgroups: int
+    producer_registers: int
+    consumer_registers: int
+    split_roles: bool
+    swizzle_qk: int
+    swizzle_v: int
+    origin: Origin = field(default="config", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The spec's canonical name."""
+        return self.spec.name
+
+    @property
+    def entry_points(self) -> tuple[str, str, str]:
+        """The kernels in the order of their launches: preprocess, the main one, postprocess."""
+        return f"{self.name}_preprocess", self.name, f"{self.name}_postprocess"
+
+    @property
+    def label(self) -> str:
+        """The tile in short, with its stages of q and of dout."""
+        roles = " roles" if self.split_roles else ""
+        return f"{self.block_m}x{self.block_n}x{self.stages_q}/{self.stages_do}{roles}"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether dq is added up in the order of the keys."""
+        return self.spec.deterministic
+
+    @property
+    def threads(self) -> int:
+        """Threads of the main kernel's block: one producer warpgroup and the consumers."""
+        return (self.consumer_warpgroups + 1) * 128
+
+    @property
+    def padded_qk(self) -> int:
+        """d_qk as it lies in shared memory."""
+        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[0]
+
+    @property
+    def padded_v(self) -> int:
+        """d_v as it lies in shared memory."""
+        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[1]
+
+    @property
+    def chunk_qk(self) -> int:
+        """Columns of q and k that one TMA copy moves: a row of the swizzle."""
+        return self.swizzle_qk // self.spec.dtype.bytes
+
+    @property
+    def chunk_v(self) -> int:
+        """Columns of v and dout that one TMA copy moves: a row of the swizzle."""
+        return self.swizzle_v // self.spec.dtype.bytes
+
+    @property
+    def dq_columns(self) -> tuple[int, int]:
+        """Columns of dq that each consumer warpgroup computes: all of 64 rows each, or some, in whole chunks of k."""
+        head_dim, chunk = self.spec.head_dim_qk, self.chunk_qk
+        if self.block_m == 2 * ROWS_BY_KEYS:
+            return head_dim, head_dim
+        half = (head_dim // 2 + chunk // 2) // chunk * chunk
+        first = min(half or chunk, head_dim)
+        return first, head_dim - first
+
+    @property
+    def smem(self) -> tuple[SmemRow, ...]:
+        """Every member of the main kernel's shared memory, in order."""
+        m, n, element = self.block_m, self.block_n, self.spec.dtype.bytes
+        return layout(
+            ("k", n * self.padded_qk * element, SMEM_ALIGN),
+            ("v", n * self.padded_v * element, SMEM_ALIGN),
+            ("q", self.stages_q * m * self.padded_qk * element, SMEM_ALIGN),
+            ("dout", self.stages_do * m * self.padded_v * element, SMEM_ALIGN),
+            ("ds", self.stages_ds * n * m * element, SMEM_ALIGN),
+            ("p", n * m * FLOAT if self.split_roles else 4 * FLOAT, 128),
+            ("dq", sum(64 * columns // self.dq_passes for columns in self.dq_columns) * FLOAT, 128),
+            ("lse", self.stages_q * m * FLOAT, 128),
+            ("dpsum", self.stages_do * m * FLOAT, 128),
+            # of k and v; full and empty of every stage of q and of dout, and of both parts of dq.
+            ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 4), 8),
+        )
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of the main kernel's block, in bytes."""
+        return smem_total(self.smem)
+
+    @property
+    def accumulators(self) -> tuple[tuple[str, int], ...]:
+        """Float32 registers of a consumer thread where it holds most, of the fuller of the warpgroups."""
+        scores, dq = self.block_m // 2, [columns // 2 for columns in self.dq_columns]
+        dk, dv = ("dk", self.spec.head_dim_qk // 2), ("dv", self.spec.head_dim_v // 2)
+        both = (("s", scores), ("dp", scores))
+        if self.split_roles:
+            moments = [(dv, both[0]), (dv, ("dq", dq[0])), (dk, *both), (dk, ("dq", dq[1]))]
+        else:
+            moments = [(dk, dv, *both), (dk, dv, ("dq", max(dq)))]
+        return max(moments, key=lambda held: sum(count for _, count in held))
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers a consumer thread holds for all of them."""
+        return sum(count for _, count in self.accumulators)
+
+    @property
+    def request(self) -> BackwardRequest:
+        """This plan as a request with every choice explicit: planning it again gives this plan."""
+        return BackwardRequest(**{f.name: getattr(self, f.name) for f in fields(BackwardRequest)})
+
+    def m_blocks(self, seqlen_q: int) -> int:
+        """Blocks of query rows of one head."""
+        return -(-seqlen_q // self.block_m)
+
+    def workspace(self, batch: int, heads_q: int, seqlen_q: int) -> tuple[SmemRow, ...]:
+        """What the kernels hand each other in global memory, in order, each part at a multiple of 256 bytes.
+
+        Linear in the query rows: one float32 dq, two numbers a row, and with ``deterministic`` a counter a block.
+        """
+        blocks = batch * heads_q * self.m_blocks(seqlen_q)
+        rows = blocks * self.block_m
+        return layout(
+            ("dq_accum", rows * self.spec.head_dim_qk * FLOAT, 256),
+            ("lse_log2", rows * FLOAT, 256),
+            ("dpsum", rows * FLOAT, 256),
+            ("dq_turn", blocks * FLOAT if self.deterministic else 0, 256),
+            align=256,
+        )
+
+    def workspace_bytes(self, batch: int, heads_q: int, seqlen_q: int) -> int:
+        """Bytes of global memory that a call borrows; 0 without a query row."""
+        rows = self.workspace(batch, heads_q, seqlen_q)
+        return smem_total(rows) if rows else 0

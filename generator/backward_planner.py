@@ -1,0 +1,111 @@
+"""A backward spec and a request to a ``BackwardPlan``: the first that fits of the choices in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from .backward_feasibility import WARPGROUPS, fit_problem, problem, rule_problem
+from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .errors import ConfigError, PlanError
+from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
+from .request import BackwardRequest, Origin
+from .shipped import shipped_request
+from .spec import KernelSpec, Op
+
+AUTO = BackwardRequest()
+BY_KEYS_UP_TO = 128  # head dim up to which a warpgroup holds both dk and dv
+WIDE_UP_TO = 64  # head dim up to which 128 query rows at once fit in the registers
+# (stages of q, stages of dout, passes of dq), from the fastest to what takes least shared memory.
+LEANER = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (2, 1, 2), (1, 1, 1), (1, 1, 2))
+
+T = TypeVar("T")
+
+
+def plan_backward(spec: KernelSpec, request: BackwardRequest = AUTO) -> BackwardPlan:
+    """The plan of a backward spec: explicit choices first, then the shipped config's, then what fits best.
+
+    Raises PlanError when an explicit choice cannot be built.
+    """
+    if spec.op is not Op.attention_bwd:
+        raise ConfigError(f"{spec.name}: got a spec of {spec.op}; expected one of attention_bwd", key="kernel")
+    origin: Origin = "config" if request.explicit else "model"
+    if not request.names_tile:
+        shipped = shipped_request(spec)
+        if isinstance(shipped, BackwardRequest):
+            try:
+                return _solve(spec, replace(shipped, **request.explicit), origin if request.explicit else "shipped")
+            except PlanError:
+                if not request.explicit:
+                    raise
+                # The shipped tile does not go with what was asked for; another may.
+    return _solve(spec, request, origin)
+
+
+def _solve(spec: KernelSpec, request: BackwardRequest, origin: Origin) -> BackwardPlan:
+    every = [replace(made, origin=origin) for made in _candidates(spec, request)]
+    for made in every:
+        if problem(made) is None:
+            return made
+    legal = [made for made in every if rule_problem(made) is None]
+    if not legal:
+        reason = rule_problem(every[0])
+        assert reason is not None
+        raise reason
+    # The leanest of the tile that was meant tells most: what does not fit even so does not fit at all.
+    first = legal[0]
+    last = [made for made in legal if (made.split_roles, made.block_m) == (first.split_roles, first.block_m)][-1]
+    reason = fit_problem(last)
+    assert reason is not None
+    raise PlanError(reason.message + _nearest(last), key=reason.key)
+
+
+def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[BackwardPlan]:
+    """Every plan that honours the request, those to prefer first."""
+    widest, element = max(spec.head_dim_qk, spec.head_dim_v), spec.dtype.bytes
+    producer, consumer = REGISTER_SPLIT[WARPGROUPS]
+    by_tile = None if request.block_n is None else request.block_n == ROWS_BY_KEYS
+    for roles in _choices(_or(request.split_roles, by_tile), widest > BY_KEYS_UP_TO, widest <= BY_KEYS_UP_TO):
+        wide_first = widest <= WIDE_UP_TO and not roles
+        for block_m in _choices(request.block_m, *((128, 64) if wide_first else (64,) if roles else (64, 128))):
+            natural = natural_swizzle(spec.head_dim_qk, element)
+            for swizzle in _choices(request.swizzle_qk, *(width for width in SWIZZLES if width <= natural)):
+                for stages_q, stages_do, passes in LEANER:
+                    yield BackwardPlan(
+                        spec=spec,
+                        block_m=block_m,
+                        block_n=_or(request.block_n, ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS),
+                        stages_q=_or(request.stages_q, stages_q),
+                        stages_do=_or(request.stages_do, stages_do),
+                        stages_ds=_or(request.stages_ds, 1 if roles else 2),
+                        dq_passes=_or(request.dq_passes, passes),
+                        consumer_warpgroups=_or(request.consumer_warpgroups, WARPGROUPS),
+                        producer_registers=_or(request.producer_registers, producer),
+                        consumer_registers=_or(request.consumer_registers, consumer),
+                        split_roles=roles,
+                        swizzle_qk=swizzle,
+                        swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),
+                    )
+
+
+def _nearest(refused: BackwardPlan) -> str:
+    """The same tile with fewer stages, or else the planner's own choice, where it fits."""
+    tile = BackwardRequest(block_m=refused.block_m, block_n=refused.block_n, split_roles=refused.split_roles)
+    for request in (tile, AUTO):
+        for made in _candidates(refused.spec, request):
+            if problem(made) is None:
+                return (
+                    f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
+                    f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "
+                    f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}"
+                )
+    return ""
+
+
+def _choices(chosen: T | None, *usual: T) -> tuple[T, ...]:
+    return usual if chosen is None else (chosen,)
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
