@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
-from flashgen.generator import NotAvailableError, PlanError, load_config, plan_entry
+from flashgen.generator import (
+    BackwardPlan,
+    KernelSpec,
+    NotAvailableError,
+    Op,
+    PlanError,
+    load_config,
+    plan_backward,
+    plan_entry,
+    words,
+)
+from flashgen.generator.backward_feasibility import accumulator_limit
 from flashgen.generator.footprint import REGISTER_SPLIT, SMEM_LIMIT, register_pool
 from flashgen.generator.paths import ROOT
-from flashgen.generator.schema import KernelConfig, json_schema
+from flashgen.generator.schema import PLAN_KEYS, KernelConfig, json_schema
 
 PAGE = ROOT / "docs" / "yaml.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
@@ -19,9 +31,18 @@ def text() -> str:
     return PAGE.read_text("utf-8")
 
 
-def row(key: str) -> str:
-    (found,) = re.findall(rf"^\| `{key}` \|.*$", text(), re.MULTILINE)
-    return str(found)
+@pytest.fixture(autouse=True, scope="module")
+def switched_on() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "KERNELS", tuple(Op))
+        yield
+
+
+def row(key: str, backward: bool = False) -> str:
+    """The row of a key: of the forward's tables, if it is there and nothing else is said."""
+    found = re.findall(rf"^\| `{key}` \|.*$", text(), re.MULTILINE)
+    assert len(found) == sum(key in keys for keys in PLAN_KEYS.values()) or len(found) == 1
+    return str(found[-1 if backward else 0])
 
 
 @pytest.mark.parametrize("key", KernelConfig.model_fields)
@@ -50,10 +71,10 @@ def test_what_is_said_to_be_missing_is() -> None:
     base = {"kernel": "attention_fwd", "arch": "sm90a", "dtype": "bf16", "head_dim": "128"}
     missing = [
         (key, word)
-        for key in ("kernel", "arch", "dtype", "schedule", "mask", "features")
+        for key in ("arch", "dtype", "schedule", "mask", "features")
         for word in re.findall(r"`(\w+)`", row(key).split("not available yet:")[1].split("|")[0])
     ]
-    assert len(missing) > 20
+    assert len(missing) >= 20
     for key, word in missing:
         value = f"[{word}]" if key == "features" else word
         with pytest.raises(NotAvailableError, match=word):
@@ -72,3 +93,31 @@ def test_limits() -> None:
     assert f"{SMEM_LIMIT:,} bytes" in text()
     assert all(f"{{{producer}, {consumer}}}" in row("registers") for producer, consumer in REGISTER_SPLIT.values())
     assert all(f"{register_pool(groups):,}" in text() for groups in REGISTER_SPLIT)
+
+
+def test_the_backwards_example_and_numbers() -> None:
+    example = re.findall(r"```yaml\n(.*?)```", text(), re.DOTALL)[1]
+    plans = [plan_entry(entry) for entry in load_config(example)]
+    assert len(plans) == 8
+    assert set(re.findall(r"attention_bwd_\w+_d128_\w+", text())) <= {made.name for made in plans}
+    for made in (*plans, plan_backward(KernelSpec.backward(head_dim=256))):
+        assert isinstance(made, BackwardPlan)
+        m, n, qk, v = made.block_m, made.block_n, made.padded_qk, made.padded_v
+        rows = {
+            "k": n * qk * 2,
+            "v": n * v * 2,
+            "q": made.stages_q * m * qk * 2,
+            "dout": made.stages_do * m * v * 2,
+            "ds": made.stages_ds * n * m * 2,
+            "p": n * m * 4 if made.split_roles else 16,
+            "dq": m * made.spec.head_dim_qk * 4 // made.dq_passes,
+            "lse": made.stages_q * m * 4,
+            "dpsum": made.stages_do * m * 4,
+            "barriers": 8 * (5 + 2 * made.stages_q + 2 * made.stages_do),
+        }
+        assert {row.name: row.bytes for row in made.smem if row.name != "padding"} == rows
+        assert f"At most {accumulator_limit(made)} of them" in text()
+        assert f"{{{made.producer_registers}, {made.consumer_registers}}}" in row("registers", backward=True)
+        rows_and_heads = made.workspace_bytes(1, 1, 64 * m)
+        turns = 4 * 64 if made.deterministic else 0
+        assert rows_and_heads == 64 * m * 4 * (made.spec.head_dim_qk + 2) + turns

@@ -1,0 +1,78 @@
+"""What a backward's plan is refused for, with numbers, and what is named instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from flashgen.generator import (
+    BackwardPlan,
+    BackwardRequest,
+    KernelSpec,
+    Op,
+    PlanError,
+    load_config,
+    plan_backward,
+    plan_entry,
+    words,
+)
+from flashgen.generator.backward_feasibility import problem
+
+
+@pytest.fixture(autouse=True, scope="module")
+def switched_on() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "KERNELS", tuple(Op))
+        yield
+
+
+def backward(head_dim: int, **changes: object) -> BackwardPlan:
+    return plan_backward(KernelSpec.backward(head_dim=head_dim), BackwardRequest(**changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dims", "changes", "message"),
+    [
+        (128, {"block_m": 96}, "tile m: got 96; legal: 64 with split_roles, else 64 or 128"),
+        (256, {"block_m": 128, "split_roles": True}, "tile m: got 128 with split_roles; legal: 64 with split_roles"),
+        (128, {"block_n": 96}, "tile n: got 96 without split_roles; legal: 64 with split_roles, 128 without"),
+        (128, {"block_n": 128, "split_roles": True}, "tile n: got 128 with split_roles; legal: 64 with"),
+        (128, {"consumer_warpgroups": 3}, "warpgroups: got 3; legal: 2"),
+        (128, {"stages_q": 0}, "stages_q: got 0; legal: 1 or more"),
+        (128, {"stages_do": 0}, "stages_do: got 0; legal: 1 or more"),
+        (128, {"stages_ds": 1, "split_roles": False}, "stages_ds: got 1; legal: 2 or more without split_roles"),
+        (128, {"dq_passes": 0}, "dq_passes: got 0; legal: 1 or more"),
+        (128, {"dq_passes": 3}, "dq_passes: got 3 for 64 and 64 columns of dq"),
+        (128, {"swizzle_qk": 48}, "swizzle qk: got 48; legal: 32, 64, 128 bytes"),
+        (128, {"consumer_registers": 248}, "the split takes 66560, and a block owns 64512"),
+        (64, {"split_roles": True, "swizzle_qk": 128}, "in chunks of 64, and head dim qk 64 has one"),
+        (
+            256,
+            {"stages_q": 3},
+            "needs 256000 bytes of shared memory; 232448 are available; nearest that fits: tile {m",
+        ),
+        (
+            128,
+            {"block_m": 128},
+            "needs 256 accumulator registers a thread; 196 are available of 240 consumer ones; near",
+        ),
+        (136, {"split_roles": False}, "needs 200 accumulator registers a thread; 196 are available of 240"),
+    ],
+)
+def test_refusals(dims: int, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        backward(dims, **changes)
+    assert message in str(caught.value)
+
+
+def test_the_nearest_that_is_named_fits() -> None:
+    for dims, changes in ((256, {"stages_q": 3}), (128, {"block_m": 128}), (136, {"split_roles": False})):
+        with pytest.raises(PlanError) as caught:
+            backward(dims, **changes)
+        near = re.search(r"nearest that fits: tile (.*?), (split_roles.*)", str(caught.value))
+        assert near is not None
+        keys = "\n".join([f"tile: {near[1]}", *near[2].split(", ")])
+        entry = load_config(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: {dims}\n{keys}\n")[0]
+        assert problem(plan_entry(entry)) is None  # type: ignore[arg-type]

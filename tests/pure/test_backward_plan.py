@@ -1,0 +1,173 @@
+"""Plans of the backward: what is chosen, what fits, to the byte, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from flashgen.generator import (
+    BackwardPlan,
+    BackwardRequest,
+    KernelSpec,
+    Op,
+    PlanError,
+    load_config,
+    plan,
+    plan_backward,
+    plan_entry,
+    plan_forward,
+    words,
+)
+from flashgen.generator.backward_feasibility import accumulator_limit
+from flashgen.generator.errors import ConfigError
+from flashgen.generator.footprint import SMEM_LIMIT
+from flashgen.generator.paths import INCLUDE
+from flashgen.generator.shipped import shipped_request
+
+# Its accumulators fit no warpgroup, and a head dim of 16 has no two chunks for two of them.
+TOO_UNEVEN = {(16, 256)}
+SMEM = INCLUDE / "flashgen" / "fa3" / "backward" / "smem.cuh"
+PARAMS = INCLUDE / "flashgen" / "attention" / "backward_params.h"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def switched_on() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "KERNELS", tuple(Op))
+        yield
+
+
+def backward(qk: int, v: int | None = None, **changes: object) -> BackwardPlan:
+    return plan_backward(KernelSpec.backward(head_dim=qk, head_dim_v=v), BackwardRequest(**changes))  # type: ignore[arg-type]
+
+
+def test_shipped_choices_are_taken_when_nothing_is_asked() -> None:
+    spec = KernelSpec.backward(head_dim=128)
+    made = plan(spec)
+    assert isinstance(made, BackwardPlan)
+    shipped = shipped_request(spec)
+    assert shipped is not None
+    assert made.origin == "shipped"
+    assert {name: getattr(made, name) for name in shipped.explicit} == shipped.explicit
+    assert backward(120).origin == "model"
+    assert backward(128, stages_q=1).origin == "config"
+
+
+def test_all_pairs_of_head_dims_have_a_plan_that_fits() -> None:
+    for qk, v in itertools.product(range(8, 257, 8), repeat=2):
+        if (qk, v) in TOO_UNEVEN:
+            with pytest.raises(PlanError, match="head dim 16x256 needs 200 accumulator registers"):
+                backward(qk, v)
+            continue
+        made = backward(qk, v)
+        assert made.smem_bytes <= SMEM_LIMIT
+        assert made.accumulator_registers <= accumulator_limit(made)
+        assert plan_backward(made.spec, made.request) == made
+
+
+@pytest.mark.parametrize(
+    ("dims", "tile", "roles"),
+    [
+        ((64, 64), (128, 128), False), ((72, 72), (64, 128), False), ((128, 128), (64, 128), False),
+        ((136, 136), (64, 64), True), ((256, 256), (64, 64), True), ((192, 128), (64, 64), True),
+        ((16, 248), (64, 128), False),
+    ],
+)  # fmt: skip
+def test_the_tile_follows_the_head_dims(dims: tuple[int, int], tile: tuple[int, int], roles: bool) -> None:
+    made = backward(*dims)
+    assert (made.block_m, made.block_n) == tile
+    assert made.split_roles is roles
+    assert made.stages_ds == (1 if roles else 2)
+    assert made.threads == 384
+
+
+def test_shared_memory_to_the_byte() -> None:
+    made = backward(128, block_m=64, block_n=128, stages_q=2, stages_do=2)
+    rows = {row.name: (row.offset, row.bytes) for row in made.smem}
+    assert rows == {
+        "k": (0, 32768),
+        "v": (32768, 32768),
+        "q": (65536, 32768),
+        "dout": (98304, 32768),
+        "ds": (131072, 32768),
+        "p": (163840, 16),
+        "dq": (163968, 32768),
+        "lse": (196736, 512),
+        "dpsum": (197248, 512),
+        "barriers": (197760, 104),
+        "padding": (197864, 792),
+    }
+    assert made.smem_bytes == 198656
+    wide = backward(256)
+    assert {row.name: row.bytes for row in wide.smem}["p"] == 64 * 64 * 4
+    assert {row.name: row.bytes for row in wide.smem}["dq"] == 64 * 256 * 4 // 2
+
+
+def test_members_are_those_of_the_struct() -> None:
+    members = re.findall(r"^  alignas\((\d+)\) \w+ (\w+)\[", SMEM.read_text("utf-8"), re.MULTILINE)
+    for made in (backward(64), backward(72), backward(256)):
+        assert [row.name for row in made.smem[: len(members)]] == [name for _, name in members]
+        assert all(row.offset % int(align) == 0 for row, (align, _) in zip(made.smem, members, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("dims", "changes", "columns"),
+    [
+        ((64, 64), {}, (64, 64)), ((64, 64), {"block_m": 64}, (64, 0)), ((72, 72), {}, (32, 40)),
+        ((192, 192), {}, (128, 64)), ((24, 256), {}, (16, 8)), ((8, 8), {"block_m": 64}, (8, 0)),
+        ((64, 256), {}, (32, 32)),
+    ],
+)  # fmt: skip
+def test_columns_of_dq(dims: tuple[int, int], changes: dict[str, int], columns: tuple[int, int]) -> None:
+    assert backward(*dims, **changes).dq_columns == columns
+
+
+def test_accumulators_are_those_of_the_fullest_moment() -> None:
+    assert backward(128).accumulators == (("dk", 64), ("dv", 64), ("s", 32), ("dp", 32))
+    assert backward(64).accumulator_registers == 192
+    assert backward(256).accumulators == (("dv", 128), ("dq", 64))
+    assert backward(256, 128).accumulators == (("dk", 128), ("s", 32), ("dp", 32))
+
+
+def test_entry_points_and_workspace() -> None:
+    fast = backward(128)
+    exact = plan_backward(KernelSpec.backward(head_dim=128, deterministic=True))
+    name = "attention_bwd_fa3_sm90a_bf16_d128_full"
+    assert fast.entry_points == (f"{name}_preprocess", name, f"{name}_postprocess")
+    assert plan_forward(KernelSpec.forward(head_dim=128)).entry_points == (name.replace("bwd", "fwd"),)
+    rows = 2 * 3 * 128  # 65 rows are two blocks of 64
+    assert {row.name: row.bytes for row in fast.workspace(2, 3, 65)} == {
+        "dq_accum": rows * 512, "lse_log2": rows * 4, "dpsum": rows * 4,
+    }  # fmt: skip
+    turns = {row.name: row.bytes for row in exact.workspace(2, 3, 65)}
+    assert turns["dq_turn"] == 12 * 4
+    assert all(row.offset % 256 == 0 for row in exact.workspace(2, 3, 65) if row.name != "padding")
+    assert fast.workspace_bytes(2, 3, 65) == rows * 520
+    assert exact.workspace_bytes(1, 1, 1 << 20) < 1.01 * 2 * exact.workspace_bytes(1, 1, 1 << 19)
+    assert fast.workspace_bytes(1, 1, 0) == fast.workspace_bytes(0, 4, 9) == 0
+    fields = set(re.findall(r"^  \w+\* (\w+);", PARAMS.read_text("utf-8"), re.MULTILINE))
+    assert {row.name for row in exact.workspace(1, 1, 1)} - {"padding"} <= fields
+
+
+def test_an_error_is_placed_at_its_key() -> None:
+    text = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\n\ntile: {m: 96, n: 128}\n"
+    with pytest.raises(PlanError, match=r"^\(text\):6: tile m: got 96"):
+        plan_entry(load_config(text)[0])
+
+
+def test_each_planner_takes_its_own_kernel() -> None:
+    with pytest.raises(ConfigError, match="expected one of attention_bwd"):
+        plan_backward(KernelSpec.forward(head_dim=64))
+    with pytest.raises(ConfigError, match="expected one of attention_fwd"):
+        plan_forward(KernelSpec.backward(head_dim=64))
+
+
+def test_origin_is_no_part_of_a_plan() -> None:
+    made = backward(128)
+    assert pickle.loads(pickle.dumps(made)) == made == replace(made, origin="model")
+    assert len({made, replace(made, stages_q=1)}) == 2
