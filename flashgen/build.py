@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flashgen import env
 from flashgen.artifacts import MANIFEST, read_manifest, write_kernel
-from flashgen.errors import ArtifactError, FlashgenError, NotShippableError
+from flashgen.errors import ArgumentError, ArtifactError, FlashgenError, NotShippableError
 from flashgen.generator import ConfigEntry
 from flashgen.kernel import BuiltKernel, build_kernel, cached_kernel
 from flashgen.toolchain import find_toolchain
@@ -42,9 +42,12 @@ def build_all(
 
     A kernel that fails is listed in ``failed`` and the others go on; with ``strict``, so is one that ptxas spilled or
     whose WGMMA it serialised, although its files are written. Each kernel enters the manifest as it is done, so that an
-    interrupted build (KeyboardInterrupt passes through) leaves what it had built. Raises ToolchainError or
-    ArtifactError, before anything is compiled, when nothing could be built or the folder's manifest cannot be trusted.
+    interrupted build (KeyboardInterrupt passes through) leaves what it had built. Raises ArgumentError
+    for less than one job, and ToolchainError or ArtifactError, before anything is compiled, when nothing could be built
+    or the folder's manifest cannot be trusted.
     """
+    if jobs is not None and jobs < 1:
+        raise ArgumentError(f"jobs: got {jobs}; expected a number from 1, or None for one a core")
     todo, result = list(entries), BuildResult()
     folder = _prepared(Path(out_dir)) if out_dir is not None else None
     if not env.no_compile():

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from flashgen import build as build_module
 from flashgen.cli.app import app
-from flashgen.errors import CompileError
+from flashgen.errors import ArgumentError, CompileError
+from flashgen.generator import load_config
 
 ONE = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: causal\n"
 NAME = "attention_fwd_fa3_sm90a_bf16_d72_causal"
@@ -73,3 +74,10 @@ def test_a_fault_of_our_own_shows_no_traceback_unless_asked(
     monkeypatch.setattr(build_module, "build_all", broken)
     refused(run("build", config), 1, "ZeroDivisionError: oops", "--debug")
     assert isinstance(run("--debug", "build", config).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_a_build_needs_a_job_at_least(jobs: int, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=f"jobs: got {jobs}; expected a number from 1, or None"):
+        build_module.build_all(load_config(ONE), tmp_path / "build", jobs)
+    assert list(tmp_path.iterdir()) == []

@@ -65,6 +65,8 @@ def test_environment_variables_are_those_of_env() -> None:
     rows = re.findall(r"^\| `(FLASHGEN_\w+)` \| `?([^|`]*)`?.* \| (.*) \|$", README, re.MULTILINE)
     assert {name for name, _, _ in rows} == {variable.name for variable in env.VARIABLES}
     assert len(env.VARIABLES) <= 6
+    others = set(re.findall(r"environ\.get\(\"(\w+)\"\)", Path(env.__file__).read_text("utf-8")))
+    assert others == set(re.findall(r"^\| `([A-Z_]+)` \|", README, re.MULTILINE)) - {name for name, _, _ in rows}
 
 
 def test_shipped_head_dims_are_all_named() -> None:
