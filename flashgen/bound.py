@@ -84,7 +84,7 @@ def bind(
     """Check, choose and compile now; the BoundAttention then only launches. Arguments as for ``flashgen.attention``.
 
     ``out`` is where results go, (batch, seqlen_q, heads_q, d_v) of q's dtype and device; a new tensor unless given. It
-    must share no memory with q, k or v, which are read until the end.
+    must not overlap q, k or v, which are read until the end: interleaved views of one storage are refused too.
     """
     check_no_grad(q, k, v)
     select(q, k, v, causal=causal)
@@ -92,5 +92,5 @@ def bind(
     if out is None:
         out = new_out(q, v.shape[3])
     lse = new_lse(q) if return_lse else None
-    check_out(out, lse, q, v)
+    check_out(out, lse, q, k, v)
     return BoundAttention(q, k, v, out, lse, causal, scale)

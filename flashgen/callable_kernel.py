@@ -94,7 +94,7 @@ class Kernel:
 
         check_tensors(q, k, v)
         check_no_grad(q, k, v)
-        check_out(out, lse, q, v)
+        check_out(out, lse, q, k, v)
         causal = self.spec.mask == "causal"
         if q.is_cuda:
             if self._launcher is None:

@@ -8,7 +8,6 @@ allocator hands out few addresses in a loop, so both are nearly always found. Bo
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashgen.counters import PER_THREAD_STREAM, counter_address, new_counter
+from flashgen.counters import PER_THREAD_STREAM, captured_counter, counter_address
 from flashgen.generator.spec import KernelSpec
 from flashgen.launch import Call, Launch, Layout, LoadedKernel, make_call, refused
+from flashgen.launchers import Launchers
 from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
 from flashgen.select import arch_of, check_scale, check_tensors, select
 from flashgen.tensormap import ALIGNMENT, legal_layout
@@ -27,6 +27,7 @@ Addresses = tuple[int, int, int, int, int]  # of q, k, v, out and lse (0: none)
 
 MAX_CALLS = 1024
 MAX_LAUNCHES = 8192
+launchers = Launchers()
 
 # Absent in a torch without CUDA, where no CUDA tensor can reach this file.
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", None)  # type: ignore[assignment]
@@ -42,9 +43,6 @@ class Detour:
     copies: tuple[int, ...] = ()
 
 
-_launchers: weakref.WeakSet[Launcher] = weakref.WeakSet()
-
-
 class Launcher:
     """Runs attention on CUDA tensors with the kernels that ``resolve`` gives. Safe to use from several threads.
 
@@ -56,7 +54,7 @@ class Launcher:
         self._calls: dict[Any, Call | Detour] = {}
         self._launches: dict[Any, Launch] = {}
         self._lock = threading.Lock()
-        _launchers.add(self)
+        launchers.add(self)
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float | None, with_lse: bool
@@ -108,11 +106,15 @@ class Launcher:
         return self._new_call(q, k, v, out, causal, softmax_scale) if call is None else call
 
     def launch_for(self, call: Call, addresses: Addresses) -> Launch | None:
-        """The packed launch on the current stream, or None where q, k or v lies where no descriptor can point."""
+        """The packed launch on the current stream, or None where q, k or v lies where no descriptor can point.
+
+        Under capture it is to be run once, now: the graph zeroes its counter here.
+        """
         stream = _raw_stream(call.device)
         if call.counts_tiles and _capturing():
-            counter = new_counter(call.device).data_ptr()
-            return None if _misaligned(addresses) else call.pack(*addresses, counter, stream)
+            if _misaligned(addresses):
+                return None
+            return call.pack(*addresses, captured_counter(call.device, stream), stream)
         launch = self._launches.get((call, addresses, stream))
         if launch is None and not _misaligned(addresses):
             counter = counter_address(call.device, stream) if call.counts_tiles else 0
@@ -136,10 +138,12 @@ class Launcher:
     def _new_call(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None
     ) -> Call | Detour:
+        generation = launchers.generation
         call = self._checked_call(q, k, v, out, causal, softmax_scale)
         with self._lock:
-            _make_room(self._calls, MAX_CALLS)
-            self._calls[_key(q, k, v, out, causal, softmax_scale)] = call
+            if generation == launchers.generation:  # else its kernel may not be the preferred one any more
+                _make_room(self._calls, MAX_CALLS)
+                self._calls[_key(q, k, v, out, causal, softmax_scale)] = call
         return call
 
     def _checked_call(
@@ -167,10 +171,7 @@ class Launcher:
 
 def forget_calls() -> None:
     """Make every launcher ask for its kernels again: other kernels are to be preferred from now on."""
-    for launcher in list(_launchers):
-        with launcher._lock:
-            launcher._calls.clear()
-            launcher._launches.clear()
+    launchers.forget()
 
 
 def _key(q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, causal: bool, softmax_scale: float | None) -> Any:

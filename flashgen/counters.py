@@ -3,16 +3,14 @@
 Launches on one stream follow each other, so they may share a counter. A captured graph may run beside anything, so
 a launch under capture gets a counter of its own, zeroed by the graph each time it runs.
 
-Shared counters stay where they are until the process ends, since a remembered launch holds their address. So they do
-not come from torch's allocator: whatever pool is active there may belong to a graph that counts what is left in it.
+All counters stay where they are until the process ends, since a remembered launch or a graph holds their address, and
+nobody says when a graph is gone. So they do not come from torch's allocator: a pool that is active there may belong to
+a graph that counts what is left in it, and without one a block is given to others while a graph still writes to it.
 """
 
 from __future__ import annotations
 
 import threading
-
-import torch
-from torch import Tensor
 
 from flashgen.driver import driver
 
@@ -20,25 +18,37 @@ PER_THREAD_STREAM = 2  # the handle that means another stream in every thread
 COUNTER_BYTES = 8
 SLAB_COUNTERS = 512
 
-_slots: dict[tuple[int, int, int], int] = {}  # (device, stream, thread) -> address
+
+class _Thread(threading.local):
+    """Of each thread object: its number will not do, since another gets it while this one's work may still run."""
+
+    def __init__(self) -> None:
+        self.slots: dict[tuple[int, int], int] = {}  # as _slots, of PER_THREAD_STREAM
+
+
+_slots: dict[tuple[int, int], int] = {}  # (device, stream) -> address
+_thread = _Thread()
 _unused: dict[int, range] = {}  # device -> addresses of its newest slab that no stream has
 _lock = threading.Lock()
 
 
-def new_counter(device: int) -> Tensor:
-    """A zeroed counter; the zeroing is work on the current stream."""
-    return torch.zeros(2, dtype=torch.int32, device=torch.device("cuda", device))
+def captured_counter(device: int, stream: int) -> int:
+    """Address of a new counter for one launch on a stream under capture, whose graph zeroes it from now on."""
+    with _lock:
+        address = _new_slot(device)
+    driver().zero(address, COUNTER_BYTES, device, stream)
+    return address
 
 
 def counter_address(device: int, stream: int) -> int:
     """Address of the counter that launches on this stream share. The stream must not be under capture."""
-    key = (device, stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0)
+    slots = _thread.slots if stream == PER_THREAD_STREAM else _slots
     with _lock:  # held until it is zeroed in the stream's order: whoever is next launches after that
-        if key not in _slots:
+        if (device, stream) not in slots:
             address = _new_slot(device)
             driver().zero(address, COUNTER_BYTES, device, stream)
-            _slots[key] = address
-        return _slots[key]
+            slots[device, stream] = address
+        return slots[device, stream]
 
 
 def _new_slot(device: int) -> int:

@@ -144,7 +144,7 @@ class Driver:
         return address.value or 0
 
     def zero(self, address: int, size: int, device: int, stream: int) -> None:
-        """Zero so many bytes: work on that stream, which must not be under capture."""
+        """Zero so many bytes: work on that stream, or a node of the graph that it captures."""
         with self._inside(device):
             status = self.cuMemsetD8Async(address, 0, size, stream or None)
             self.check(status, f"zeroing {size} bytes on cuda:{device}")

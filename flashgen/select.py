@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.errors import ArgumentError, NotAvailableError
 from flashgen.generator.spec import MAX_HEAD_DIM, KernelSpec
+from flashgen.overlap import check_apart, overlaps_itself
 from flashgen.tensormap import ALIGNMENT, legal_layout
 
 if TYPE_CHECKING:
@@ -126,23 +127,29 @@ def select(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, arch: str = DEFAULT
     )
 
 
-def check_out(out: Tensor, lse: Tensor | None, q: Tensor, v: Tensor) -> None:
-    """Raise unless results can be written into these tensors."""
+def check_out(out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise unless results can be written into these tensors while q, k and v are read."""
     expected = (*q.shape[:3], v.shape[3])
     _check_like("out", out, expected, q.dtype, q)
     itemsize, strides = out.element_size(), out.stride()
-    overlaps = any(stride == 0 and size > 1 for stride, size in zip(strides, expected, strict=True))
-    if overlaps or out.data_ptr() % ALIGNMENT or not legal_layout(expected, strides, itemsize):
+    if overlaps_itself(expected, strides):
+        raise ArgumentError(
+            f"out: got strides {strides} for shape {expected}, where elements overlap; expected strides that are not 0 "
+            f"and each reach past what the smaller ones span: give a new tensor, torch.empty({expected}, ...)"
+        )
+    if out.data_ptr() % ALIGNMENT or not legal_layout(expected, strides, itemsize):
         raise ArgumentError(
             f"out: got strides {strides} at address {out.data_ptr():#x}; expected a contiguous last dimension, other "
-            f"strides multiples of {ALIGNMENT // itemsize} and not 0, and an address that is a multiple of {ALIGNMENT}"
+            f"strides multiples of {ALIGNMENT // itemsize}, and an address that is a multiple of {ALIGNMENT}"
         )
+    check_apart("out", out, {"q": q, "k": k, "v": v})
     if lse is not None:
         import torch
 
         _check_like("lse", lse, (q.shape[0], q.shape[2], q.shape[1]), torch.float32, q)
         if not lse.is_contiguous():
             raise ArgumentError(f"lse: got strides {lse.stride()}; expected a contiguous tensor")
+        check_apart("lse", lse, {"q": q, "k": k, "v": v, "out": out})
 
 
 def _check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any, q: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import pytest
@@ -152,6 +153,35 @@ def test_branches_of_one_graph_run_at_once() -> None:
         for i, result in enumerate(results):
             complaints.same(f"seed {seed}, branch {i}", result, expected[i])
     complaints.settle(30)
+
+
+def test_a_graph_of_another_capture_writes_to_no_memory_of_torch() -> None:
+    """Torch knows nothing of this graph, and gives what was freed during the capture to others."""
+    plan = plan_for(64, "bf16", "causal", 300)
+    assert plan.scheduler == "dynamic", "this test needs a kernel that counts tiles"
+    q, k, v = inputs(plan, 4, (1000, 300), (16, 4))
+    bound = flashgen.bind(q, k, v, causal=True, return_lse=True)
+    expected = [x.clone() for x in bound()]
+    torch.cuda.synchronize()
+    cuda, graph, program = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        handle = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        assert cuda.cuStreamBeginCapture_v2(handle, 2) == 0
+        for _ in range(3):
+            bound()
+        assert cuda.cuStreamEndCapture(handle, ctypes.byref(graph)) == 0
+        assert cuda.cuGraphInstantiateWithFlags(ctypes.byref(program), graph, ctypes.c_ulonglong(0)) == 0
+        others = [torch.full((2,), 7, dtype=torch.int32, device=q.device) for _ in range(64)]
+        complaints = Complaints()
+        for replay in range(5):
+            for x in (bound.out, bound.lse):
+                x.fill_(float("nan"))
+            assert cuda.cuGraphLaunch(program, handle) == 0
+            torch.cuda.synchronize()
+            complaints.same(f"replay {replay}", (bound.out, bound.lse), expected)
+        left = {x.data_ptr(): x.tolist() for x in others if x.tolist() != [7, 7]}
+        complaints.that("tensors made after the capture", f"overwritten: {left}" if left else "")
+    complaints.settle(6)
 
 
 def test_capturing_leaves_no_memory_behind() -> None:

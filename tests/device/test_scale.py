@@ -188,5 +188,5 @@ def test_tile_counters_are_left_at_zero() -> None:
                 complaints.same(f"stream {i}", result, expected[i])
         left = {key: counter_at(address) for key, address in counters._slots.items()}
         complaints.that("counters", "" if not any(map(any, left.values())) else f"left at {left}")
-    assert {stream.cuda_stream for stream in streams} <= {stream for _, stream, _ in counters._slots}
+    assert {stream.cuda_stream for stream in streams} <= {stream for _, stream in counters._slots}
     complaints.settle(310)

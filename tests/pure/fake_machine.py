@@ -32,9 +32,9 @@ class Machine:
         patch.setattr(calls, "_capturing", lambda: self.capturing)
         properties = SimpleNamespace(major=9, minor=0, name="fake", multi_processor_count=132)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        patch.setattr(calls, "new_counter", lambda device: torch.zeros(2, dtype=torch.int32))
         for memo in ("_slots", "_unused"):
             patch.setattr(counters, memo, {})
+        patch.setattr(counters, "_thread", counters._Thread())
         self.launcher = calls.Launcher(self.resolve)
 
     def resolve(self, spec: KernelSpec, *_: int) -> LoadedKernel:

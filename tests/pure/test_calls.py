@@ -60,19 +60,6 @@ def test_whatever_identifies_a_call_makes_another_launch(machine: Machine, what:
         assert second.stream == 0x99
 
 
-def test_launches_on_one_stream_share_a_counter_and_captured_ones_never(machine: Machine) -> None:
-    q, k, v = tensors()
-    eager = machine.run(q, k, v, True).params.tile_counter
-    assert machine.run(q, k, v[:, :, :, :64], True).params.tile_counter == eager
-    machine.capturing = True
-    packed = dict(machine.launcher._launches)
-    captured = machine.run(q, k, v, True).params.tile_counter
-    assert captured not in (eager, None)
-    assert machine.launcher._launches == packed
-    machine.capturing, machine.stream = False, 0x99
-    assert machine.run(q, k, v, True).params.tile_counter not in (eager, None)
-
-
 def test_a_thread_without_a_context_gets_one(machine: Machine) -> None:
     machine.cuda.launch_statuses = [201]
     machine.run(*tensors())
@@ -95,13 +82,6 @@ def test_memos_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
         machine.run(q, k[:, :length], v[:, :length])
     assert (len(machine.launcher._calls), len(machine.launcher._launches)) == (3, 2)
     assert [got.params.seqlen_k for got in machine.cuda.launched] == list(range(1, 9))
-
-
-def test_forgotten_calls_ask_for_their_kernel_again(machine: Machine) -> None:
-    machine.run(*tensors())
-    calls.forget_calls()
-    machine.run(*tensors())
-    assert len(machine.resolved) == 2
 
 
 def test_threads_get_their_own_arguments(machine: Machine) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 import pytest
 
 from flashgen import counters
-from flashgen.counters import COUNTER_BYTES, PER_THREAD_STREAM, SLAB_COUNTERS, counter_address
+from flashgen.counters import COUNTER_BYTES, PER_THREAD_STREAM, SLAB_COUNTERS, captured_counter, counter_address
 from flashgen.errors import LaunchError
 from flashgen.generator import KernelSpec, plan
 from flashgen.launch import LoadedKernel
@@ -71,10 +72,29 @@ def test_counters_lie_side_by_side_in_few_allocations(machine: Machine) -> None:
         assert (address - start) % COUNTER_BYTES == 0
 
 
-def test_the_stream_of_each_thread_has_a_counter_for_each(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = counter_address(0, PER_THREAD_STREAM)
-    monkeypatch.setattr(counters.threading, "get_ident", lambda: -1)
-    assert counter_address(0, PER_THREAD_STREAM) != mine
+def test_every_captured_launch_has_a_counter_that_its_graph_zeroes(machine: Machine) -> None:
+    shared = counter_address(0, STREAM)
+    found = [captured_counter(0, STREAM) for _ in range(SLAB_COUNTERS)]
+    assert len({shared, *found}) == SLAB_COUNTERS + 1
+    assert machine.cuda.zeroed[1:] == [(address, COUNTER_BYTES, STREAM) for address in found]
+    assert list(machine.cuda.allocated.values()) == [SLAB_COUNTERS * COUNTER_BYTES] * 2
+    assert counter_address(0, STREAM) == shared
+    assert (machine.cuda.contexts, machine.cuda.mode) == ([], 0)
+
+
+def test_the_stream_of_each_thread_has_a_counter_though_threads_have_one_number(machine: Machine) -> None:
+    found = []
+
+    def twice() -> None:
+        found.append([counter_address(device, PER_THREAD_STREAM) for device in (0, 0, 1)])
+
+    twice()
+    for _ in range(3):  # one after the other: they get one number where the system reuses it at once, as Linux does
+        thread = threading.Thread(target=twice)
+        thread.start()
+        thread.join()
+    assert len({address for addresses in found for address in addresses}) == 8
+    assert all(first == second for first, second, _ in found)
 
 
 def test_a_counter_that_could_not_be_zeroed_is_not_used(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

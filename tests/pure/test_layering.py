@@ -32,8 +32,8 @@ GENERATOR_LAYERS = (
     {"__init__"},
 )
 RUNTIME_LAYERS = (
-    {"env", "errors", "files", "params", "resources"},
-    {"driver", "toolchain", "sass"},
+    {"env", "errors", "files", "launchers", "params", "resources"},
+    {"driver", "toolchain", "sass", "overlap"},
     {"tensormap", "compiler", "outputs", "counters"},
     {"select", "launch", "cache", "cpu"},
     {"calls", "kernel"},

@@ -106,6 +106,7 @@ def test_bound_attention_reads_what_the_inputs_hold_and_writes_the_given_out() -
         (torch.zeros(2, 5, 4, 16, device="meta").half(), "out: got device meta"),
         (torch.zeros(2, 5, 4, 17).half()[..., :16], "out: got strides"),
         (torch.zeros(1, 5, 4, 16).half().expand(2, 5, 4, 16), "not 0"),
+        (torch.zeros(640).half().as_strided((2, 5, 4, 16), (320, 16, 16, 1)), "elements overlap; expected strides"),
         (torch.zeros(641).half()[1:].view(2, 5, 4, 16), "address that is a multiple of 16"),
     ],
 )
