@@ -18,9 +18,9 @@ from typing import Any
 
 from flashgen.errors import ArtifactError, FlashgenError
 from flashgen.files import locked, write_atomic
-from flashgen.generator import Epilogue, KernelPlan, KernelSpec, Rescale, Scheduler
+from flashgen.generator import AnyPlan, BackwardPlan, Epilogue, KernelPlan, KernelSpec, Op, Rescale, Scheduler
 from flashgen.kernel import BuiltKernel, write_files
-from flashgen.params import forward_digest
+from flashgen.params import backward_digest, forward_digest
 from flashgen.resources import Resources
 
 SCHEMA = 1
@@ -36,7 +36,7 @@ class Entry:
     name: str
     folder: Path
     sha256: str
-    plan: KernelPlan
+    plan: AnyPlan
     resources: Resources
     toolchain: dict[str, str]
     origin: str
@@ -106,18 +106,24 @@ def read_manifest(folder: str | os.PathLike[str], *, check: bool = True) -> Mani
     return manifest
 
 
-def plan_record(plan: KernelPlan) -> dict[str, Any]:
+def plan_record(plan: AnyPlan) -> dict[str, Any]:
     """A plan as JSON takes it."""
     return asdict(plan)
 
 
-def plan_from(record: dict[str, Any]) -> KernelPlan:
+def plan_from(record: dict[str, Any]) -> AnyPlan:
     """The plan of ``plan_record``; KeyError, TypeError or ValueError when the record is not one."""
     values = dict(record)
     spec = dict(values.pop("spec"))
     spec["features"] = tuple(spec["features"])
+    if spec["op"] == Op.attention_bwd:
+        return BackwardPlan(spec=KernelSpec(**spec), **values)
     kinds = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
     return KernelPlan(spec=KernelSpec(**spec), **(values | {name: kind(values[name]) for name, kind in kinds.items()}))
+
+
+def _digest_of(plan: AnyPlan) -> str:
+    return backward_digest() if isinstance(plan, BackwardPlan) else forward_digest()
 
 
 def _record(built: BuiltKernel) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def _record(built: BuiltKernel) -> dict[str, Any]:
         "shippable": built.resources.shippable,
         "resources": built.resources.to_dict(),
         "toolchain": built.toolchain.facts(),
-        "params": forward_digest(),
+        "params": _digest_of(built.plan),
         "plan": plan_record(built.plan),
     }
 
@@ -137,7 +143,7 @@ def _entry(folder: Path, name: str, record: dict[str, Any]) -> Entry:
         plan = plan_from(record["plan"])
         if plan.name != name:
             raise ValueError(f"its plan is of {plan.name}")
-        if record["params"] != forward_digest():
+        if record["params"] != _digest_of(plan):
             raise ValueError("it takes the arguments of another flashgen")
         resources = Resources.from_dict(record["resources"])
         return Entry(

@@ -1,20 +1,22 @@
-"""``Kernel``: one kernel as its callers hold it."""
+"""``Kernel``: one forward kernel as its callers hold it, and what it has in common with a ``BackwardKernel``."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flashgen.errors import ArgumentError
-from flashgen.generator import KernelPlan, KernelSpec
+from flashgen.generator import BackwardPlan, KernelPlan, KernelSpec
 from flashgen.launch import LoadedKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from flashgen.calls import Launcher
+
+Plan = TypeVar("Plan", KernelPlan, BackwardPlan)
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,13 @@ class Code:
     toolchain: Mapping[str, str]
 
 
-class Kernel:
-    """One kernel to call. Its machine code is compiled or read when a CUDA tensor first needs it; CPU tensors do not.
+class BaseKernel(Generic[Plan]):
+    """A kernel's plan and its machine code, which is compiled or read when it is first asked for: once."""
 
-    Safe to use from several threads: it is built once.
-    """
-
-    def __init__(self, plan: KernelPlan, build: Callable[[], Code]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, build: Callable[[], Code]) -> None:
+        self.plan: Plan = plan
         self._build = build
         self._code: Code | None = None
-        self._loaded: LoadedKernel | None = None
-        self._launcher: Launcher | None = None
         self._lock = threading.Lock()
 
     @property
@@ -58,6 +55,23 @@ class Kernel:
                 if self._code is None:
                     self._code = self._build()
         return self._code
+
+    def _check(self, spec: KernelSpec) -> None:
+        if spec != self.spec.any_length:
+            raise ArgumentError(f"kernel {self.name}: got tensors of {spec.name}; expected tensors of this kernel")
+
+    def __repr__(self) -> str:
+        return f"<flashgen.{type(self).__name__} {self.name} {self.plan.label}>"
+
+
+class Kernel(BaseKernel[KernelPlan]):
+    """One kernel to call. Its machine code is compiled or read when a CUDA tensor first needs it; CPU tensors do not.
+
+    Safe to use from several threads: it is built once.
+    """
+
+    _loaded: LoadedKernel | None = None
+    _launcher: Launcher | None = None
 
     @property
     def loaded(self) -> LoadedKernel:
@@ -110,10 +124,3 @@ class Kernel:
     def _serve(self, spec: KernelSpec, _keys: int) -> LoadedKernel:
         self._check(spec)
         return self.loaded
-
-    def _check(self, spec: KernelSpec) -> None:
-        if spec != self.spec.any_length:
-            raise ArgumentError(f"kernel {self.name}: got tensors of {spec.name}; expected tensors of this kernel")
-
-    def __repr__(self) -> str:
-        return f"<flashgen.Kernel {self.name} {self.plan.block_m}x{self.plan.block_n}x{self.plan.stages}>"

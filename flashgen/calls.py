@@ -19,6 +19,7 @@ from flashgen.counters import PER_THREAD_STREAM, captured_counter, counter_addre
 from flashgen.generator.spec import KernelSpec
 from flashgen.launch import Call, Launch, Layout, LoadedKernel, make_call, refused
 from flashgen.launchers import Launchers
+from flashgen.memo import make_room
 from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
 from flashgen.select import arch_of, check_scale, check_tensors, select
 from flashgen.tensormap import ALIGNMENT, legal_layout
@@ -121,7 +122,7 @@ class Launcher:
             launch = call.pack(*addresses, counter, stream)
             if stream != PER_THREAD_STREAM:  # one handle, but a stream and a counter for every thread: not to be shared
                 with self._lock:
-                    _make_room(self._launches, MAX_LAUNCHES)
+                    make_room(self._launches, MAX_LAUNCHES)
                     self._launches[call, addresses, stream] = launch
         return launch
 
@@ -129,7 +130,10 @@ class Launcher:
         self, call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, causal: bool,
         softmax_scale: float | None,
     ) -> None:  # fmt: skip
-        launch = self.launch_for(call, addresses_of(q, k, v, out, lse))
+        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr()
+        launch = self._launches.get((call, addresses, _raw_stream(call.device)))
+        if launch is None or (call.counts_tiles and _capturing()):
+            launch = self.launch_for(call, addresses)
         if launch is None:
             q, k, v = (_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
             return self.into(q, k, v, out, lse, causal, softmax_scale)
@@ -142,7 +146,7 @@ class Launcher:
         call = self._checked_call(q, k, v, out, causal, softmax_scale)
         with self._lock:
             if generation == launchers.generation:  # else its kernel may not be the preferred one any more
-                _make_room(self._calls, MAX_CALLS)
+                make_room(self._calls, MAX_CALLS)
                 self._calls[_key(q, k, v, out, causal, softmax_scale)] = call
         return call
 
@@ -193,8 +197,3 @@ def _misaligned(addresses: Addresses) -> bool:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _make_room(memo: dict[Any, Any], limit: int) -> None:
-    while len(memo) >= limit:
-        del memo[next(iter(memo))]

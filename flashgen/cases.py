@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashgen.generator.plan import KernelPlan
+from flashgen.generator import AnyPlan, KernelPlan
 from flashgen.testing import make_inputs
 
 NAN = float("nan")
@@ -34,7 +34,7 @@ class Case:
             f"{self.kind}, {self.layout}{scale}"
         )
 
-    def inputs(self, plan: KernelPlan, device: torch.device, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(self, plan: AnyPlan, device: torch.device, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, laid out as the case says."""
         spec = plan.spec
         q, k, v = make_inputs(

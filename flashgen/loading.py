@@ -6,24 +6,28 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from flashgen.artifacts import Entry, read_manifest
+from flashgen.backward_kernel import BackwardKernel
 from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import ArgumentError, ArtifactError
-from flashgen.generator import ConfigEntry, KernelPlan, KernelSpec, load_config, plan_entry
+from flashgen.generator import AnyPlan, BackwardPlan, ConfigEntry, KernelPlan, KernelSpec, load_config, plan_entry
 from flashgen.generator import plan as make_plan
 from flashgen.generator.shipped import shipped_spec
 from flashgen.kernel import build_kernel
 
+AnyKernel = Kernel | BackwardKernel
 
-class KernelLibrary(Mapping[str, Kernel]):
-    """The kernels of a folder, by canonical name."""
 
-    def __init__(self, folder: Path, kernels: dict[str, Kernel]) -> None:
+class KernelLibrary(Mapping[str, Any]):
+    """The kernels of a folder, forwards and backwards, by canonical name."""
+
+    def __init__(self, folder: Path, kernels: dict[str, AnyKernel]) -> None:
         self.folder = folder
         self._kernels = kernels
 
-    def __getitem__(self, name: str) -> Kernel:
+    def __getitem__(self, name: str) -> Any:
         return self._kernels[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -36,9 +40,9 @@ class KernelLibrary(Mapping[str, Kernel]):
         return f"<flashgen.KernelLibrary {self.folder}: {len(self)} kernels>"
 
 
-_kernels: dict[KernelPlan, Kernel] = {}
-_preferred: dict[KernelSpec, Kernel] = {}
-_by_spec: dict[KernelSpec, Kernel] = {}
+_kernels: dict[AnyPlan, AnyKernel] = {}
+_preferred: dict[KernelSpec, AnyKernel] = {}
+_by_spec: dict[KernelSpec, AnyKernel] = {}
 _lock = threading.Lock()
 
 
@@ -51,7 +55,7 @@ def load(folder: str | os.PathLike[str]) -> KernelLibrary:
     manifest = read_manifest(folder)
     if not manifest.kernels:
         raise ArtifactError(f"{manifest.folder}: the manifest holds no kernel: build some with `flashgen build`")
-    kernels = {name: Kernel(entry.plan, _reader(entry)) for name, entry in manifest.kernels.items()}
+    kernels = {name: _new_kernel(entry.plan, _reader(entry)) for name, entry in manifest.kernels.items()}
     with _lock:
         for kernel in kernels.values():
             _preferred[kernel.spec] = kernel
@@ -66,8 +70,8 @@ def unload() -> None:
     _forget_calls()
 
 
-def kernel_for(spec: KernelSpec, keys: int | None = None) -> Kernel:
-    """The kernel that serves a spec: a loaded one first, else the one that this process compiles when it is called.
+def kernel_for(spec: KernelSpec, keys: int | None = None) -> Any:
+    """The Kernel or BackwardKernel of a spec: a loaded one first, else what this process compiles when it is called.
 
     Of several for one problem it is the one meant for so many keys; a loaded one of another range is still preferred
     to compiling, since every one is right for any number.
@@ -89,14 +93,15 @@ def _loaded_spec(spec: KernelSpec, keys: int) -> KernelSpec | None:
     return loaded[0] if loaded else None
 
 
-def get_kernel(spec: KernelSpec | ConfigEntry | KernelPlan | str | os.PathLike[str]) -> Kernel:
+def get_kernel(spec: KernelSpec | ConfigEntry | AnyPlan | str | os.PathLike[str]) -> Any:
     """One kernel to call, from a spec or from YAML (text or a file's path) that describes exactly one.
 
+    A ``Kernel``, or for attention_bwd a ``BackwardKernel``.
     A spec or a config without a tile takes the shipped or the planned one. Compiling waits for the first CUDA tensor.
     """
     if isinstance(spec, KernelSpec):
         return kernel_for(spec)
-    if isinstance(spec, KernelPlan):
+    if isinstance(spec, KernelPlan | BackwardPlan):
         return _kernel_of(spec)
     if isinstance(spec, ConfigEntry):
         return _kernel_of(plan_entry(spec))
@@ -107,15 +112,19 @@ def get_kernel(spec: KernelSpec | ConfigEntry | KernelPlan | str | os.PathLike[s
     return _kernel_of(plan_entry(entries[0]))
 
 
-def _kernel_of(plan: KernelPlan) -> Kernel:
+def _kernel_of(plan: AnyPlan) -> AnyKernel:
     preferred = _preferred.get(plan.spec)
     if preferred is not None and preferred.plan == plan:
         return preferred
     with _lock:
-        return _kernels.setdefault(plan, Kernel(plan, lambda: _compile(plan)))
+        return _kernels.setdefault(plan, _new_kernel(plan, lambda: _compile(plan)))
 
 
-def _compile(plan: KernelPlan) -> Code:
+def _new_kernel(plan: AnyPlan, build: Callable[[], Code]) -> AnyKernel:
+    return BackwardKernel(plan, build) if isinstance(plan, BackwardPlan) else Kernel(plan, build)
+
+
+def _compile(plan: AnyPlan) -> Code:
     built = build_kernel(plan.spec, plan.request)
     return Code(built.cubin, built.sha256, built.toolchain.facts())
 

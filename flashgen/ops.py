@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from flashgen.cpu import attend
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
 from flashgen.select import check_features, check_no_grad, check_scale, check_tensors, select
+from flashgen.training import train
 
 _ARGUMENTS = "(Tensor q, Tensor k, Tensor v, bool causal=False, float? softmax_scale=None)"
 
@@ -20,11 +22,15 @@ _library = torch.library.Library("flashgen", "DEF")
 _library.define(f"attention_fwd{_ARGUMENTS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"attention_fwd_lse{_ARGUMENTS} -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
 
+_grad_enabled = torch.is_grad_enabled
+# One call for three tensors; not in every torch.
+_require_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", lambda *_: True)
+
 _launch = Launcher(lambda spec, keys: kernel_for(spec, keys).loaded)
 
 
 def _cuda(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None) -> Tensor:
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if _grad_enabled() and _require_grad(q, k, v):
         check_no_grad(q, k, v)
     return _launch(q, k, v, causal, softmax_scale, False)[0]
 
@@ -69,6 +75,10 @@ _library.impl("attention_fwd_lse", _cpu_lse, "CPU")
 torch.library.register_fake("flashgen::attention_fwd", _fake, lib=_library)
 torch.library.register_fake("flashgen::attention_fwd_lse", _fake_lse, lib=_library)
 
+# Autograd has nothing to do here, and need not be asked.
+for _name in ("attention_fwd", "attention_fwd_lse"):
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+
 _attention_fwd = torch.ops.flashgen.attention_fwd.default
 _attention_fwd_lse = torch.ops.flashgen.attention_fwd_lse.default
 
@@ -81,6 +91,7 @@ def attention(
     causal: bool = False,
     softmax_scale: float | None = None,
     return_lse: bool = False,
+    deterministic: bool = False,
     window: Any = None,
     softcap: Any = None,
     alibi_slopes: Any = None,
@@ -98,14 +109,19 @@ def attention(
     ``return_lse`` also the float32 natural log-sum-exp of the scaled scores (batch, heads_q, seqlen_q), -inf for a row
     that sees no key. The kernel is compiled on the first call of its kind, unless ``flashgen.load`` brought it.
 
-    The remaining arguments have no kernel yet: giving one raises NotAvailableError, as does an input that requires
-    grad while grad mode is on. Wrong arguments raise ArgumentError, which is a ValueError, before anything is launched.
+    Both have gradients. ``deterministic`` makes these the same bits in every run, as the results always are.
+
+    The remaining arguments have no kernel yet: giving one raises NotAvailableError. Wrong arguments raise
+    ArgumentError, which is a ValueError, before anything is launched.
     """
     if not (window is softcap is alibi_slopes is attn_bias is sink is dropout_p is None):
         check_features({
             "window": window, "softcap": softcap, "alibi_slopes": alibi_slopes, "attn_bias": attn_bias, "sink": sink,
             "dropout_p": dropout_p,
         })  # fmt: skip
+    if _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        results = train(q, k, v, causal, softmax_scale, deterministic)
+        return results if return_lse else results[0]
     if return_lse:
         return _attention_fwd_lse(q, k, v, causal, softmax_scale)
     return _attention_fwd(q, k, v, causal, softmax_scale)

@@ -37,6 +37,11 @@ def new_lse(q: Tensor) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
 
 
+def new_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for dq, dk and dv: each with its tensor's strides where that is dense, else contiguous."""
+    return new_out(q, q.shape[3]), new_out(k, k.shape[3]), new_out(v, v.shape[3])
+
+
 def fill_empty(out: Tensor, lse: Tensor | None) -> None:
     """The results of rows that see no key."""
     out.zero_()

@@ -1,4 +1,4 @@
-"""``ForwardParams`` for ctypes, parsed out of the C++ header that owns it: one source of truth for both languages."""
+"""The structs that kernels take, for ctypes, parsed out of the C++ headers that own them: one truth for both."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from flashgen.generator.errors import FlashgenError
 from flashgen.generator.paths import INCLUDE
 
 HEADER = INCLUDE / "flashgen" / "attention" / "params.h"
+BACKWARD_HEADER = INCLUDE / "flashgen" / "attention" / "backward_params.h"
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
 
-_STRUCT = re.compile(r"struct\s+ForwardParams\s*\{(?P<body>[^{}]*)\}\s*;")
+_STRUCT = r"struct\s+{}\s*\{{(?P<body>[^{{}}]*)\}}\s*;"
 _FIELD = re.compile(r"(?P<type>TensorMap|float|int|long long|[A-Za-z_]\w*\s*\*)\s+(?P<names>\w+(?:\s*,\s*\w+)*)\s*;")
 
 
@@ -42,12 +43,12 @@ class Layout:
     alignment: int
 
 
-def parse(text: str) -> Layout:
-    """The layout of ``struct ForwardParams`` in a header's text; ParamsError names the line that it does not take."""
+def parse(text: str, name: str = "ForwardParams") -> Layout:
+    """The layout of ``struct name`` in a header's text; ParamsError names the line that it does not take."""
     text = re.sub(r"//[^\n]*", "", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL))
-    struct = _STRUCT.search(text)
+    struct = re.search(_STRUCT.format(re.escape(name)), text)
     if struct is None:
-        raise ParamsError("no `struct ForwardParams { ... };` in the params header")
+        raise ParamsError(f"no `struct {name} {{ ... }};` in the params header")
     fields: list[Field] = []
     offset, alignment = 0, 1
     for line in struct["body"].splitlines():
@@ -59,15 +60,15 @@ def parse(text: str) -> Layout:
             raise ParamsError(f"params header: got `{line}`; legal: `type name;`, type one of {', '.join(_SIZES)} (T*)")
         kind = "pointer" if match["type"].endswith("*") else match["type"]
         size, align = _SIZES[kind]
-        for name in re.split(r"\s*,\s*", match["names"]):
-            if any(field.name == name for field in fields):
-                raise ParamsError(f"params header: field {name} stands there twice")
+        for member in re.split(r"\s*,\s*", match["names"]):
+            if any(field.name == member for field in fields):
+                raise ParamsError(f"params header: field {member} stands there twice")
             offset = -(-offset // align) * align
-            fields.append(Field(name, kind, offset, size))
+            fields.append(Field(member, kind, offset, size))
             offset += size
             alignment = max(alignment, align)
     if not fields:
-        raise ParamsError("params header: struct ForwardParams has no fields")
+        raise ParamsError(f"params header: struct {name} has no fields")
     return Layout(tuple(fields), -(-offset // alignment) * alignment, alignment)
 
 
@@ -120,3 +121,21 @@ def forward_digest() -> str:
 def forward_params() -> type[ctypes.Structure]:
     """ForwardParams as a ctypes.Structure, made on first use."""
     return structure(forward_layout())
+
+
+@cache
+def backward_layout() -> Layout:
+    """The layout of BackwardParams in the header that ships."""
+    return parse(BACKWARD_HEADER.read_text(encoding="utf-8"), "BackwardParams")
+
+
+@cache
+def backward_digest() -> str:
+    """sha256 of that layout."""
+    return hashlib.sha256(repr(backward_layout()).encode()).hexdigest()
+
+
+@cache
+def backward_params() -> type[ctypes.Structure]:
+    """BackwardParams as a ctypes.Structure, made on first use."""
+    return structure(backward_layout(), "BackwardParams")

@@ -39,7 +39,7 @@ def make_inputs(
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """Some rows of some heads: where they stand in out, and their operands as (head, rows or keys, d)."""
 
     batch: Tensor
@@ -51,7 +51,8 @@ class _Chunk:
     hidden: Tensor | None  # (rows, keys), True where a query does not see a key
 
 
-def _chunks(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[_Chunk]:
+def chunks(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[Chunk]:
+    """A problem in pieces whose scores are few enough to hold."""
     batch, seqlen_q, heads_q, _ = q.shape
     seqlen_k, group = k.shape[1], max(1, heads_q // max(1, k.shape[2]))
     step = max(1, CHUNK // max(1, seqlen_q * seqlen_k))
@@ -65,10 +66,10 @@ def _chunks(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[_Chunk]:
             rows = slice(start, min(start + row_step, seqlen_q))
             queries = torch.arange(rows.start, rows.stop, device=q.device).unsqueeze(1)
             hidden = keys > queries + (seqlen_k - seqlen_q) if causal else None
-            yield _Chunk(b, h, rows, q[:, rows].transpose(1, 2)[b, h], some_k, some_v, hidden)
+            yield Chunk(b, h, rows, q[:, rows].transpose(1, 2)[b, h], some_k, some_v, hidden)
 
 
-def _exact(chunk: _Chunk, softmax_scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _exact(chunk: Chunk, softmax_scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     scores = chunk.q.to(dtype) @ chunk.k.to(dtype).transpose(1, 2) * softmax_scale
     if chunk.hidden is not None:
         scores.masked_fill_(chunk.hidden, float("-inf"))
@@ -78,7 +79,7 @@ def _exact(chunk: _Chunk, softmax_scale: float, dtype: torch.dtype) -> tuple[Ten
     return p @ chunk.v.to(dtype), lse
 
 
-def _working(chunk: _Chunk, softmax_scale: float) -> Tensor:
+def _working(chunk: Chunk, softmax_scale: float) -> Tensor:
     scores = (chunk.q * softmax_scale) @ chunk.k.transpose(1, 2)
     if chunk.hidden is not None:
         scores.masked_fill_(chunk.hidden, float("-inf"))
@@ -88,7 +89,8 @@ def _working(chunk: _Chunk, softmax_scale: float) -> Tensor:
     return p @ chunk.v
 
 
-def _scale(q: Tensor, softmax_scale: float | None) -> float:
+def scale_of(q: Tensor, softmax_scale: float | None) -> float:
+    """The scale that None stands for, or the given one."""
     return 1 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale
 
 
@@ -99,8 +101,8 @@ def reference_attention(
     """(out, lse) by the definition, from inputs brought to ``dtype``. Memory stays small whatever the shapes are."""
     out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=dtype, device=q.device)
     lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"), dtype=dtype, device=q.device)
-    for chunk in _chunks(q, k, v, causal) if k.shape[1] else ():
-        some, some_lse = _exact(chunk, _scale(q, softmax_scale), dtype)
+    for chunk in chunks(q, k, v, causal) if k.shape[1] else ():
+        some, some_lse = _exact(chunk, scale_of(q, softmax_scale), dtype)
         out[:, chunk.rows].transpose(1, 2)[chunk.batch, chunk.head] = some
         lse[:, :, chunk.rows][chunk.batch, chunk.head] = some_lse
     return out, lse
@@ -111,8 +113,8 @@ def working_precision_attention(
 ) -> Tensor:
     """The same dense computation with every intermediate in the inputs' dtype: the error that is to be expected."""
     out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-    for chunk in _chunks(q, k, v, causal) if k.shape[1] else ():
-        out[:, chunk.rows].transpose(1, 2)[chunk.batch, chunk.head] = _working(chunk, _scale(q, softmax_scale))
+    for chunk in chunks(q, k, v, causal) if k.shape[1] else ():
+        out[:, chunk.rows].transpose(1, 2)[chunk.batch, chunk.head] = _working(chunk, scale_of(q, softmax_scale))
     return out
 
 
@@ -130,6 +132,11 @@ class Verdict:
     def ok(self) -> bool:
         """Whether all three rules hold."""
         return self.max_error <= self.max_allowed and self.l2_error <= self.l2_allowed and self.lse_error <= 1.0
+
+    @property
+    def share(self) -> float:
+        """The share of the allowed max error: above 1 is wrong."""
+        return self.max_error / self.max_allowed if self.max_allowed > 0 else 0.0
 
     def __str__(self) -> str:
         return (
@@ -153,10 +160,10 @@ def judge(
     zero = torch.zeros((), dtype=torch.float64, device=q.device)
     top, pt_top, rounding, lse_top = (zero.clone() for _ in range(4))
     squares, pt_squares, ref_squares = (zero.clone() for _ in range(3))
-    for chunk in _chunks(q, k, v, causal):
-        ref, ref_lse = _exact(chunk, _scale(q, softmax_scale), torch.float64)
+    for chunk in chunks(q, k, v, causal):
+        ref, ref_lse = _exact(chunk, scale_of(q, softmax_scale), torch.float64)
         error = out[:, chunk.rows].transpose(1, 2)[chunk.batch, chunk.head] - ref
-        pt_error = _working(chunk, _scale(q, softmax_scale)) - ref
+        pt_error = _working(chunk, scale_of(q, softmax_scale)) - ref
         rounded = ref.to(q.dtype)
         top = torch.maximum(top, error.abs().max())
         pt_top = torch.maximum(pt_top, pt_error.abs().max())

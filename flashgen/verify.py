@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flashgen.backward_cases import BackwardCase, backward_cases
+from flashgen.backward_kernel import BackwardKernel
 from flashgen.callable_kernel import Kernel
-from flashgen.cases import NAN, Case, cases
+from flashgen.cases import Case, cases
 from flashgen.errors import DeviceError
+from flashgen.guarded import GUARD, NAN, guarded_rows, rows_kept, same_bits
 from flashgen.testing import Verdict, judge
+from flashgen.testing_backward import GradientVerdict
+from flashgen.verify_backward import run_backward_case
 
-GUARD = 128  # rows of NaN before and behind out, and numbers behind lse, that no kernel may touch
+AnyKernel = Kernel | BackwardKernel
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Failure:
 class Verification:
     """How one kernel did. ``worst_error`` is the largest share of the allowed max error: above 1 is wrong."""
 
-    kernel: Kernel
+    kernel: AnyKernel
     device: str
     cases: int
     worst_error: float
@@ -54,7 +59,7 @@ def device_name(device: torch.device) -> str:
 
 
 def verify(
-    kernels: Iterable[Kernel],
+    kernels: Iterable[AnyKernel],
     *,
     device: str | torch.device = "cuda",
     on_done: Callable[[Verification], None] | None = None,
@@ -74,15 +79,17 @@ def verify(
     return done
 
 
-def verify_kernel(kernel: Kernel, device: torch.device, which: Sequence[Case] | None = None) -> Verification:
+def verify_kernel(
+    kernel: AnyKernel, device: torch.device, which: Sequence[Case | BackwardCase] | None = None
+) -> Verification:
     """Run one kernel on its cases, or on those given."""
     start = time.perf_counter()
-    todo = cases(kernel.plan) if which is None else which
+    todo = _cases(kernel) if which is None else which
     failures: list[Failure] = []
     worst_error = worst_l2 = 0.0
     for seed, case in enumerate(todo):
         try:
-            verdict, reason = run_case(kernel, case, device, seed)
+            verdict, reason = _run(kernel, case, device, seed)
         except Exception as error:  # a launch that fails is a result too, and the other kernels still have theirs
             failures.append(Failure(str(case), f"{type(error).__name__}: {error}"))
             continue
@@ -90,11 +97,26 @@ def verify_kernel(kernel: Kernel, device: torch.device, which: Sequence[Case] | 
             reason = str(verdict)
         if reason:
             failures.append(Failure(str(case), reason))
-        if verdict.max_allowed > 0:
-            worst_error = max(worst_error, verdict.max_error / verdict.max_allowed)
+        worst_error = max(worst_error, verdict.share)
         worst_l2 = max(worst_l2, verdict.l2_error)
     seconds = time.perf_counter() - start
     return Verification(kernel, device_name(device), len(todo), worst_error, worst_l2, tuple(failures), seconds)
+
+
+def _cases(kernel: AnyKernel) -> Sequence[Case | BackwardCase]:
+    return backward_cases(kernel.plan) if isinstance(kernel, BackwardKernel) else cases(kernel.plan)
+
+
+def _run(
+    kernel: AnyKernel, case: Case | BackwardCase, device: torch.device, seed: int
+) -> tuple[Verdict | GradientVerdict, str]:
+    if isinstance(kernel, BackwardKernel):
+        if not isinstance(case, BackwardCase):
+            raise TypeError(f"{kernel.name} is a backward: got a {type(case).__name__}; expected a BackwardCase")
+        return run_backward_case(kernel, case, device, seed)
+    if isinstance(case, BackwardCase):
+        raise TypeError(f"{kernel.name} is a forward: got a BackwardCase; expected a Case")
+    return run_case(kernel, case, device, seed)
 
 
 def run_case(kernel: Kernel, case: Case, device: torch.device, seed: int) -> tuple[Verdict, str]:
@@ -110,22 +132,15 @@ def run_case(kernel: Kernel, case: Case, device: torch.device, seed: int) -> tup
     verdict = judge(out, lse, q, k, v, causal=causal, softmax_scale=case.softmax_scale)
     if not (same_bits(room, room2) and same_bits(lse_room, lse_room2)):
         return verdict, "two runs on the same input differ"
-    outside = (room[:, :GUARD], room[:, GUARD + q.shape[1] :], lse_room[lse.numel() :])
-    if not all(bool(x.isnan().all()) for x in outside):
+    if not (rows_kept(room) and bool(lse_room[lse.numel() :].isnan().all())):
         return verdict, "memory outside the result was written to"
     return verdict, ""
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality bit by bit, so that NaN equals itself and 0 is not -0."""
-    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return torch.equal(a.view(kind), b.view(kind))
 
 
 def _results(q: Tensor, head_dim_v: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(room, out in it, room, lse in it), full of NaN so that what is not written shows."""
     batch, seqlen, heads, _ = q.shape
-    room = q.new_full((batch, seqlen + 2 * GUARD, heads, head_dim_v), NAN)
+    room, out = guarded_rows(q, (batch, seqlen, heads, head_dim_v))
     lse_room = q.new_full((batch * heads * seqlen + GUARD,), NAN, dtype=torch.float32)
     lse = lse_room[: batch * heads * seqlen].view(batch, heads, seqlen)
-    return room, room[:, GUARD : GUARD + seqlen], lse_room, lse
+    return room, out, lse_room, lse

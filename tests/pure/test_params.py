@@ -6,7 +6,19 @@ import ctypes
 
 import pytest
 
-from flashgen.params import HEADER, ParamsError, forward_layout, forward_params, parse, structure
+from flashgen.params import (
+    BACKWARD_HEADER,
+    HEADER,
+    ParamsError,
+    backward_digest,
+    backward_layout,
+    backward_params,
+    forward_digest,
+    forward_layout,
+    forward_params,
+    parse,
+    structure,
+)
 
 
 def header(*lines: str) -> str:
@@ -28,6 +40,26 @@ def test_the_shipped_header_holds_what_a_launch_sets() -> None:
 def test_every_field_of_the_shipped_header_is_parsed() -> None:
     body = HEADER.read_text().split("struct ForwardParams {")[1].split("};")[0]
     assert len(forward_layout().fields) == sum(";" in line.split("//")[0] for line in body.splitlines())
+
+
+def test_the_header_of_the_backward_holds_what_its_launch_sets() -> None:
+    layout = backward_layout()
+    names = [field.name for field in layout.fields]
+    assert names[:4] == ["q", "k", "v", "dout"]
+    strided = ("out", "dout", "dq", "dk", "dv")
+    strides = {f"{name}_{which}_stride" for name in strided for which in ("batch", "row", "head")}
+    assert strides <= set(names)
+    assert {
+        "out_data", "dout_data", "lse", "dlse", "lse_log2", "dpsum", "dq_accum", "dq_turn", "dq", "dk", "dv", "batch",
+        "heads_q", "heads_kv", "seqlen_q", "seqlen_k", "m_blocks", "n_blocks", "heads_per_group", "scale", "scale_log2",
+    } == set(names) - strides - {"q", "k", "v", "dout"}  # fmt: skip
+    assert ctypes.sizeof(backward_params()) == layout.size
+    assert layout.size % 64 == 0
+    body = BACKWARD_HEADER.read_text().split("struct BackwardParams {")[1].split("};")[0]
+    assert len(layout.fields) == sum(";" in line.split("//")[0] for line in body.splitlines())
+    assert backward_digest() != forward_digest()
+    with pytest.raises(ParamsError, match="no `struct ForwardParams"):
+        parse(BACKWARD_HEADER.read_text())
 
 
 def test_offsets_follow_alignment_and_the_size_is_padded() -> None:

@@ -1,0 +1,54 @@
+"""How a backward's problem is cut into thread blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashgen.errors import ArgumentError
+from flashgen.generator.backward_plan import BackwardPlan
+from flashgen.launch import INDEX_LIMIT, LOG2_E, heads_per_group
+
+
+@dataclass(frozen=True)
+class BackwardGeometry:
+    """The numbers of BackwardParams, and the grids in blocks."""
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seqlen_q: int
+    seqlen_k: int
+    m_blocks: int
+    n_blocks: int
+    heads_per_group: int
+    scale: float
+    scale_log2: float
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of the preprocess and the postprocess."""
+        return self.m_blocks * self.heads_q * self.batch
+
+    @property
+    def key_blocks(self) -> int:
+        """Blocks of the main kernel."""
+        return self.n_blocks * self.heads_kv * self.batch
+
+
+def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], softmax_scale: float) -> BackwardGeometry:
+    """How a problem of these shapes runs."""
+    batch, seqlen_q, heads_q, head_dim_qk = q
+    seqlen_k, heads_kv = k[1], k[2]
+    m_blocks, n_blocks = plan.m_blocks(seqlen_q), -(-seqlen_k // plan.block_n)
+    tiles = max(m_blocks * batch * heads_q, n_blocks * batch * heads_kv)
+    if max(tiles, seqlen_q + seqlen_k) > INDEX_LIMIT:
+        got = f"{tiles} tiles of queries or keys, {seqlen_q} + {seqlen_k} queries and keys"
+        raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
+    element = plan.spec.dtype.bytes
+    # What a block of keys goes through: Q and dO, and the accumulator of dQ.
+    bytes_per_row = (head_dim_qk + plan.spec.head_dim_v) * element + head_dim_qk * 4
+    heads = heads_per_group(batch * heads_kv, 1, heads_q // heads_kv * seqlen_q * bytes_per_row)
+    return BackwardGeometry(
+        batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E
+    )

@@ -1,0 +1,86 @@
+"""Folders that hold backwards beside forwards, and which backward serves a spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import flashgen
+from flashgen import loading
+from flashgen.artifacts import MANIFEST, read_manifest, write_kernel
+from flashgen.backward_kernel import BackwardKernel
+from flashgen.callable_kernel import Kernel
+from flashgen.errors import ArgumentError, ArtifactError
+from flashgen.generator import BackwardRequest, KernelSpec, plan, plan_backward
+from flashgen.params import backward_digest, forward_digest
+from tests.pure.fake_backward import switch
+from tests.pure.test_loading import built
+
+YAML = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: full\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    switch(monkeypatch)
+    for name in ("_kernels", "_preferred", "_by_spec"):
+        monkeypatch.setattr(loading, name, {})
+    yield
+    flashgen.unload()
+
+
+def test_yaml_spec_and_plan_give_the_same_backward() -> None:
+    spec = KernelSpec.backward(head_dim=72)
+    kernel = flashgen.get_kernel(YAML)
+    assert isinstance(kernel, BackwardKernel)
+    assert kernel is flashgen.get_kernel(spec) is flashgen.get_kernel(plan(spec)) is loading.kernel_for(spec, 1000)
+    assert (kernel.spec, kernel.name) == (spec, "attention_bwd_fa3_sm90a_bf16_d72_full")
+    assert "BackwardKernel attention_bwd" in repr(kernel)
+
+
+def test_a_folder_of_both_is_loaded_and_preferred(tmp_path: Path) -> None:
+    forward, spec = KernelSpec.forward(head_dim=72), KernelSpec.backward(head_dim=72, deterministic=True)
+    made = plan_backward(spec, BackwardRequest(block_m=64))
+    write_kernel(tmp_path, built(plan(forward), b"FORWARD"))
+    write_kernel(tmp_path, built(made, b"BACKWARD"))  # type: ignore[arg-type]
+    records = json.loads((tmp_path / MANIFEST).read_text())["kernels"]
+    assert records[forward.name]["params"] == forward_digest()
+    assert records[spec.name]["params"] == backward_digest()
+    assert read_manifest(tmp_path).kernels[spec.name].plan == made
+    library = flashgen.load(tmp_path)
+    assert {name: type(kernel) for name, kernel in library.items()} == {
+        forward.name: Kernel, spec.name: BackwardKernel
+    }  # fmt: skip
+    assert loading.kernel_for(spec, 500) is library[spec.name]
+    assert library[spec.name].loaded.cubin == b"BACKWARD"
+    assert loading.kernel_for(KernelSpec.backward(head_dim=72)) is not library[spec.name]
+
+
+def test_a_backward_that_takes_other_arguments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_kernel(tmp_path, built(plan_backward(KernelSpec.backward(head_dim=72)), b"B"))  # type: ignore[arg-type]
+    monkeypatch.setattr("flashgen.artifacts.backward_digest", lambda: "0" * 64)
+    with pytest.raises(ArtifactError, match="takes the arguments of another flashgen"):
+        flashgen.load(tmp_path)
+
+
+def test_a_backward_is_called_and_refuses_what_is_not_its_own() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, n, 2, 72).bfloat16().requires_grad_() for n in (5, 9, 9))
+    out, lse = flashgen.attention(q, k, v, return_lse=True)
+    dout = torch.randn_like(out)
+    expected = torch.autograd.grad(out, (q, k, v), dout)
+    q, k, v, out, lse = (x.detach() for x in (q, k, v, out, lse))
+    kernel = flashgen.get_kernel(YAML)
+    for got, want in zip(kernel(dout, q, k, v, out, lse), expected, strict=True):
+        assert torch.equal(got, want)
+    with pytest.raises(ArgumentError, match=r"kernel .*_d72_full: got tensors of .*_d64_full"):
+        kernel(*(x[..., :64] for x in (dout, q, k, v, out)), lse)
+    with pytest.raises(ArgumentError, match="dk: its memory overlaps that of k"):
+        kernel.into(dout, q, k, v, out, lse, None, torch.empty_like(q), k, torch.empty_like(v))
+    with pytest.raises(ArgumentError, match="dq: got strides"):
+        kernel.into(
+            dout, q, k, v, out, lse, None, q.new_empty(*q.shape, 2)[..., 0], torch.empty_like(k), torch.empty_like(v)
+        )
