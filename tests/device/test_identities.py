@@ -46,7 +46,8 @@ def times(factor: int, out: Tensor, got: Tensor) -> Tensor:
     numbers = torch.finfo(out.dtype)
     exact = out.double() * factor
     near = (got.double() - exact).abs() <= abs(factor) * numbers.smallest_normal * numbers.eps
-    return torch.where((out.abs() < numbers.smallest_normal) & near, got, exact.to(out.dtype))
+    # The smallest normal number too: what lies just below it is rounded up to it in subnormal steps.
+    return torch.where((out.abs() <= numbers.smallest_normal) & near, got, exact.to(out.dtype))
 
 
 def at(result: Result, batch: slice = slice(None), heads: slice | Tensor = slice(None)) -> Result:
