@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from .footprint import SMEM_ALIGN, SmemRow, layout, padded_head_dims, smem_total
+from .footprint import SMEM_ALIGN, SmemRow, layout, smem_total
 from .request import BackwardRequest, Origin
 from .spec import KernelSpec
+from .swizzled import SwizzledPlan
 
 ROWS_BY_KEYS = 64  # keys of which a warpgroup holds gradients
 SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
@@ -17,7 +18,7 @@ FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
-class BackwardPlan:
+class BackwardPlan(SwizzledPlan):
     """A backward with every choice made. ``origin`` says who made them and is no part of the identity.
 
     It is one cubin of three kernels (``entry_points``) that are launched one after the other.
@@ -58,31 +59,6 @@ class BackwardPlan:
     def deterministic(self) -> bool:
         """Whether dq is added up in the order of the keys."""
         return self.spec.deterministic
-
-    @property
-    def threads(self) -> int:
-        """Threads of the main kernel's block: one producer warpgroup and the consumers."""
-        return (self.consumer_warpgroups + 1) * 128
-
-    @property
-    def padded_qk(self) -> int:
-        """d_qk as it lies in shared memory."""
-        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[0]
-
-    @property
-    def padded_v(self) -> int:
-        """d_v as it lies in shared memory."""
-        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[1]
-
-    @property
-    def chunk_qk(self) -> int:
-        """Columns of q and k that one TMA copy moves: a row of the swizzle."""
-        return self.swizzle_qk // self.spec.dtype.bytes
-
-    @property
-    def chunk_v(self) -> int:
-        """Columns of v and dout that one TMA copy moves: a row of the swizzle."""
-        return self.swizzle_v // self.spec.dtype.bytes
 
     @property
     def dq_columns(self) -> tuple[int, int]:

@@ -14,13 +14,13 @@ from .feasibility import problem
 from .footprint import (
     SmemRow,
     accumulator_registers,
-    padded_head_dims,
     smem_table,
     smem_total,
 )
 from .request import AnyRequest, BackwardRequest, Epilogue, Origin, PlanRequest, Rescale, Scheduler
 from .shipped import shipped_request
 from .spec import KernelSpec, Mask, Op
+from .swizzled import SwizzledPlan
 
 __all__ = [
     "AnyPlan",
@@ -38,7 +38,7 @@ AUTO = PlanRequest()
 
 
 @dataclass(frozen=True)
-class KernelPlan:
+class KernelPlan(SwizzledPlan):
     """A forward with every choice made. ``origin`` says who made them and is no part of the identity."""
 
     spec: KernelSpec
@@ -74,31 +74,6 @@ class KernelPlan:
     def label(self) -> str:
         """The tile in one word."""
         return f"{self.block_m}x{self.block_n}x{self.stages}"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block: one producer warpgroup and the consumers."""
-        return (self.consumer_warpgroups + 1) * 128
-
-    @property
-    def padded_qk(self) -> int:
-        """d_qk as it lies in shared memory."""
-        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[0]
-
-    @property
-    def padded_v(self) -> int:
-        """d_v as it lies in shared memory."""
-        return padded_head_dims(self.spec, (self.swizzle_qk, self.swizzle_v))[1]
-
-    @property
-    def chunk_qk(self) -> int:
-        """Columns of q and k that one TMA copy moves: a row of the swizzle."""
-        return self.swizzle_qk // self.spec.dtype.bytes
-
-    @property
-    def chunk_v(self) -> int:
-        """Columns of v and out that one TMA copy moves: a row of the swizzle."""
-        return self.swizzle_v // self.spec.dtype.bytes
 
     @property
     def smem(self) -> tuple[SmemRow, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flashgen.compiler import compile_source
 from flashgen.generator.paths import TEMPLATES
 from flashgen.toolchain import Toolchain
 
 
-def test_index_compiles(toolchain: Toolchain) -> None:
-    compiled = compile_source((TEMPLATES / "index.cu").read_text(), "index", "sm90a", toolchain)
+@pytest.mark.parametrize("index", ["index", "index_bwd"])
+def test_an_index_compiles(index: str, toolchain: Toolchain) -> None:
+    compiled = compile_source((TEMPLATES / f"{index}.cu").read_text(), index, "sm90a", toolchain)
     assert compiled.resources.complaints == ()
     assert "warning" not in compiled.log
 

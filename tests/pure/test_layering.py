@@ -23,6 +23,7 @@ GENERATOR_LAYERS = (
     {"spec"},
     {"request"},
     {"schema", "schema_errors", "footprint"},
+    {"swizzled"},
     {"feasibility", "cost", "backward_plan"},
     {"config", "backward_feasibility"},
     {"shipped"},

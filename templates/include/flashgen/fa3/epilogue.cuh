@@ -4,6 +4,7 @@
 //   otherwise: from registers, a quad of lanes first exchanging its pieces so that each lane stores 16 bytes: no shared memory, so that wide
 //   heads keep their stages.
 #include <flashgen/attention/softmax.cuh>
+#include <flashgen/common/quad.cuh>
 #include <flashgen/fa3/smem.cuh>
 
 namespace flashgen::fa3 {
@@ -76,22 +77,6 @@ struct Epilogue {
       CUTE_UNROLL
       for (int j = kPieces / 4 * 4; j < kPieces; ++j) {
         if (inside) *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * lane) = pair[2 * j + h];
-      }
-    }
-  }
-
-  // A 4 x 4 transposition over the lanes of a quad: lane l's word i goes to lane i's word l.
-  __device__ __forceinline__ static void transpose_quad(uint32_t (&word)[4], int lane) {
-    CUTE_UNROLL
-    for (int bit = 1; bit <= 2; bit *= 2) {
-      bool const upper = lane & bit;
-      CUTE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        if (i & bit) continue;
-        uint32_t const kept = upper ? word[i + bit] : word[i];
-        uint32_t const got = __shfl_xor_sync(~0u, upper ? word[i] : word[i + bit], bit);
-        word[i] = upper ? got : kept;
-        word[i + bit] = upper ? kept : got;
       }
     }
   }
