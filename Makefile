@@ -1,6 +1,7 @@
 # make demo   build a kernel from a YAML config and run attention with it
 # make test   lint, types, and every test this machine can run
 # make lint   ruff and mypy alone
+# make device all that wants the GPU: receipts, device tests, speed, into build/device
 # make format rewrite Python files in the project's format
 # make clean  remove what the above made (the environment, caches, built kernels)
 #
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format device clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,6 +48,9 @@ format: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS)
+
+device: $(STAMP)
+	PYTHON=$(BIN)/python benchmarks/device.sh
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

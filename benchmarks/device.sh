@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Everything that wants the GPU, in one go: builds what ships, verifies it and writes receipts, runs the device tests, times it all.
+# Usage: benchmarks/device.sh [FOLDER]    receipts, figures, plot and logs go there (default build/device)
+# PYTHON=... picks the interpreter; flashgen need not be installed. A short report comes last; exit 1 when anything was wrong.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/device}
+python=${PYTHON:-python3}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+mkdir -p "$out"
+report=$out/report.txt
+: > "$report"
+failed=0
+
+step() { # NAME SECONDS COMMAND...: its output to NAME.log, its last lines to the report
+  local name=$1 limit=$2 began=$SECONDS
+  shift 2
+  timeout "$limit" "$@" > "$out/$name.log" 2>&1
+  local status=$?
+  [ $status = 0 ] || failed=1
+  { echo "== $name: exit $status, $((SECONDS - began)) s"; grep -aE '^(FAILED|ERROR)|WRONG' "$out/$name.log" | head -40; tail -n 3 "$out/$name.log"; } >> "$report"
+}
+
+step build 300 "$python" -m flashgen build -o "$out/kernels"
+step verify 300 "$python" -m flashgen verify --built "$out/kernels" --receipts "$out/verified.json"
+step host 60 "$python" -m flashgen bench --host
+step tests 600 "$python" -m pytest -q tests/device
+step bench 300 bash -c '"$0" -m flashgen bench --json --backend cudnn --plot "$1/forward.png" > "$1/forward.json" && "$0" benchmarks/table.py "$1/forward.json"' \
+  "$python" "$out"
+cat "$report" "$out/host.log" "$out/bench.log"
+exit $failed
