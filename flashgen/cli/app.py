@@ -44,7 +44,7 @@ app = typer.Typer(
 for command in (new, explain, render, build, verify, bench, tune, doctor, schema):
     app.command()(command)
 app.command("list")(list_kernels)
-app.add_typer(cache, name="cache", help="Show, clear or locate the kernels compiled on first use.")
+app.add_typer(cache, name="cache", help="Show, clear or locate the cache of compiled kernels.")
 
 
 def _version(asked: bool) -> None:

@@ -26,7 +26,8 @@ def list_kernels(
     """Show the kernels that ship: their tile, and whether they are built, cached, and verified on a GPU.
 
     "yes" under verified means that the very machine code at hand ran on a GPU and was right; a compiler's version means
-    that the receipt is of code from that compiler and none was compiled here to compare with.
+    that the receipt is of code from that compiler and none was compiled here to compare with; "other code" means that
+    what was compiled here is not what the receipt is of.
 
     Example: `flashgen list --only '*_bf16_*_causal'`
     """
