@@ -70,7 +70,10 @@ def verify(
     """
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("no CUDA device is available here: verify needs the GPU that the kernels are for; --device cpu tries the CPU path")
+        raise DeviceError(
+            "no CUDA device is available here: verify needs the GPU that the kernels are for; "
+            "--device cpu tries the CPU path"
+        )
     done = []
     for kernel in kernels:
         done.append(verify_kernel(kernel, place))
