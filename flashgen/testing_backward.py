@@ -20,6 +20,9 @@ NAMES = ("dq", "dk", "dv")
 # that are all near one another (logits near -1e4) leave dq a small difference of large products.
 ROUNDING = 0.5
 SCORE_ROUNDING = 2.0**-22
+# The factor that all of P may be off by together: what the rule for LSE allows there (testing.judge). Tensor cores cut
+# sums off, so scores near -1e4 are all too large or all too small by some 1e-2, and exp(score - LSE) with them.
+LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 2e-6
 WORST = 3.0  # standard deviations that one number may be off: tells only where pt was lucky with few numbers
 
 
@@ -83,28 +86,42 @@ def judge_gradients(
     refs = reference_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     pts = working_precision_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     noises = _sum(partial(_chunk_noise, softmax_scale=scale_of(q, softmax_scale)), dout, dlse, q, k, v, causal)
-    a, b, c = (_verdict(*each) for each in zip(NAMES, gradients, refs, pts, noises, strict=True))
+    shift = LSE_ABSOLUTE + LSE_RELATIVE * _largest_lse(q, k, v, causal, scale_of(q, softmax_scale))
+    a, b, c = (_verdict(*each, shift) for each in zip(NAMES, gradients, refs, pts, noises, strict=True))
     return GradientVerdict(a, b, c)
 
 
-def _verdict(name: str, got: Tensor, ref: Tensor, pt: Tensor, noise: Tensor) -> Verdict:
+def _verdict(name: str, got: Tensor, ref: Tensor, pt: Tensor, noise: Tensor, shift: float) -> Verdict:
     if got.shape != ref.shape:
         raise ValueError(f"{name}: got shape {tuple(got.shape)}; expected {tuple(ref.shape)}")
     if got.numel() == 0:
         return Verdict(0.0, 0.0, 0.0, math.inf, 0.0)
     error, pt_error, rounded = got - ref, pt - ref, ref.to(pt.dtype)
     rounding = float((rounded + 0.3 - 0.3 - rounded).abs().max())
-    norm = float(ref.norm())
+    norm, top = float(ref.norm()), float(ref.abs().max())
     # Where every gradient is 0, no error has a relative size.
     relative = got.numel() >= L2_SAMPLES and norm > 0
     floor = L2_FLOOR * torch.finfo(pt.dtype).eps / 2
     return Verdict(
         float(error.abs().max()),
-        max(2 * float(pt_error.abs().max()), WORST * math.sqrt(float(noise.max()))) + 2 * rounding,
+        max(2 * float(pt_error.abs().max()), WORST * math.sqrt(float(noise.max())) + shift * top) + 2 * rounding,
         float(error.norm()) / norm if norm > 0 else 0.0,
-        max(1.1 * float(pt_error.norm()) / norm, math.sqrt(float(noise.sum())) / norm, floor) if relative else math.inf,
+        max(1.1 * float(pt_error.norm()) / norm, math.sqrt(float(noise.sum())) / norm + shift, floor)
+        if relative
+        else math.inf,
         0.0,
     )
+
+
+def _largest_lse(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float) -> float:
+    largest = 0.0
+    for chunk in chunks(q, k, v, causal) if k.shape[1] else ():
+        scores = chunk.q.double() @ chunk.k.double().transpose(1, 2) * softmax_scale
+        if chunk.hidden is not None:
+            scores = scores.masked_fill(chunk.hidden, float("-inf"))
+        lse = torch.logsumexp(scores, dim=2)
+        largest = max(largest, float(lse.masked_fill(lse == float("-inf"), 0.0).abs().max()))
+    return largest
 
 
 def _chunk_noise(chunk: Chunk, dout: Tensor, dlse: Tensor | None, softmax_scale: float) -> Gradients:

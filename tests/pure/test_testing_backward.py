@@ -108,6 +108,19 @@ def test_the_noise_that_is_allowed_matters_only_where_terms_cancel() -> None:
         assert (verdict.dq.l2_allowed > allowed * 1.001) is cancels, kind
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_p_may_be_off_by_a_factor_that_is_right_for_lse(dtype: torch.dtype) -> None:
+    """With scores near -1e4 by 1e-2, as tensor cores have it; with ordinary ones that is wrong."""
+    for kind, right in (("logits_-10000", True), ("normal", False)):
+        q, k, v = make_inputs(kind, (1, 63, 8, 128), (1, 127, 1, 128), (1, 127, 1, 128), dtype=dtype)
+        dout = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+        dlse = torch.randn((1, 8, 63), generator=torch.Generator().manual_seed(2))
+        refs = reference_gradients(dout, q, k, v, dlse=dlse)
+        a, b, c = ((x * 1.01).to(dtype) for x in refs)
+        verdict = judge_gradients((a, b, c), dout, q, k, v, dlse=dlse)
+        assert all(each.ok is right for each in verdict.each), f"{kind}: {verdict}"
+
+
 def test_one_key_leaves_nothing_to_compare_with() -> None:
     dout, q, k, v = problem(sk=1)
     zeros = torch.zeros_like(q), torch.zeros_like(k), reference_gradients(dout, q, k, v)[2].bfloat16()
