@@ -21,10 +21,10 @@ step() { # NAME SECONDS COMMAND...: its output to NAME.log, its last lines to th
   { echo "== $name: exit $status, $((SECONDS - began)) s"; grep -aE '^(FAILED|ERROR)|WRONG' "$out/$name.log" | head -40; tail -n 3 "$out/$name.log"; } >> "$report"
 }
 
-step build 300 "$python" -m flashgen build -o "$out/kernels"
-step verify 300 "$python" -m flashgen verify --built "$out/kernels" --receipts "$out/verified.json"
+step build 600 "$python" -m flashgen build -o "$out/kernels"
+step verify 600 "$python" -m flashgen verify --built "$out/kernels" --receipts "$out/verified.json"
 step host 60 "$python" -m flashgen bench --host
-step tests 600 "$python" -m pytest -q tests/device
+step tests 900 "$python" -m pytest -q tests/device
 step bench 300 bash -c '"$0" -m flashgen bench --json --backend cudnn --plot "$1/forward.png" > "$1/forward.json" && "$0" benchmarks/table.py "$1/forward.json"' \
   "$python" "$out"
 cat "$report" "$out/host.log" "$out/bench.log"

@@ -1,4 +1,4 @@
-"""ForwardParams is laid out by C++ as Python thinks: every offset, the size and the alignment."""
+"""The params structs are laid out by C++ as Python thinks: every offset, the size and the alignment."""
 
 from __future__ import annotations
 
@@ -9,35 +9,45 @@ import pytest
 
 from flashgen.compiler import compile_source
 from flashgen.errors import CompileError
-from flashgen.params import forward_layout, forward_params
+from flashgen.params import backward_layout, backward_params, forward_layout, forward_params
 from flashgen.toolchain import Toolchain
 
-# NVRTC has no offsetof that is a constant; this is what its front end makes of one.
-OFFSET = "__INTADDR__(&static_cast<ForwardParams*>(nullptr)->{})"
-SOURCE = """#include <flashgen/attention/params.h>
-using flashgen::ForwardParams;
+STRUCTS = {
+    "ForwardParams": ("params.h", forward_layout, forward_params),
+    "BackwardParams": ("backward_params.h", backward_layout, backward_params),
+}
+SOURCE = """#include <flashgen/attention/{header}>
+using flashgen::{name};
 {asserts}
-extern "C" __global__ void sizes(ForwardParams const __grid_constant__ params) {{}}
+extern "C" __global__ void sizes({name} const __grid_constant__ params) {{}}
 """
 
 
-def compile_asserts(asserts: list[str], toolchain: Toolchain) -> None:
-    compile_source(SOURCE.format(asserts="\n".join(asserts)), "sizes", "sm90a", toolchain)
+def offset(struct: str, field: str) -> str:
+    """NVRTC has no offsetof that is a constant; this is what its front end makes of one."""
+    return f"__INTADDR__(&static_cast<{struct}*>(nullptr)->{field})"
 
 
-def test_offsets_and_sizes(toolchain: Toolchain) -> None:
-    layout = forward_layout()
-    asserts = [f'static_assert(sizeof(ForwardParams) == {layout.size}, "size");']
-    asserts += [f'static_assert(alignof(ForwardParams) == {layout.alignment}, "alignment");']
+def compile_asserts(struct: str, asserts: list[str], toolchain: Toolchain) -> None:
+    source = SOURCE.format(header=STRUCTS[struct][0], name=struct, asserts="\n".join(asserts))
+    compile_source(source, "sizes", "sm90a", toolchain)
+
+
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_offsets_and_sizes(struct: str, toolchain: Toolchain) -> None:
+    layout, mirror = STRUCTS[struct][1](), STRUCTS[struct][2]()
+    asserts = [f'static_assert(sizeof({struct}) == {layout.size}, "size");']
+    asserts += [f'static_assert(alignof({struct}) == {layout.alignment}, "alignment");']
     for field in layout.fields:
-        asserts += [f'static_assert({OFFSET.format(field.name)} == {field.offset}, "offset of {field.name}");']
-        asserts += [f'static_assert(sizeof(ForwardParams::{field.name}) == {field.size}, "size of {field.name}");']
-    compile_asserts(asserts, toolchain)
-    assert ctypes.sizeof(forward_params()) == layout.size
+        asserts += [f'static_assert({offset(struct, field.name)} == {field.offset}, "offset of {field.name}");']
+        asserts += [f'static_assert(sizeof({struct}::{field.name}) == {field.size}, "size of {field.name}");']
+    compile_asserts(struct, asserts, toolchain)
+    assert ctypes.sizeof(mirror) == layout.size
     assert len(asserts) == 2 + 2 * len(layout.fields)
 
 
-def test_a_wrong_offset_would_be_seen(toolchain: Toolchain, cache_dir: Path) -> None:
-    wrong = forward_layout().fields[-1]
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_a_wrong_offset_would_be_seen(struct: str, toolchain: Toolchain, cache_dir: Path) -> None:
+    wrong = STRUCTS[struct][1]().fields[-1]
     with pytest.raises(CompileError, match="static assertion"):
-        compile_asserts([f'static_assert({OFFSET.format(wrong.name)} == {wrong.offset + 4}, "x");'], toolchain)
+        compile_asserts(struct, [f'static_assert({offset(struct, wrong.name)} == {wrong.offset + 4}, "x");'], toolchain)
