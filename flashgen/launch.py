@@ -18,7 +18,6 @@ from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
 
 LOG2_E = math.log2(math.e)
 Q_ROWS = 64  # rows of one box of q and of out: what one consumer warpgroup works on
-# What heads_per_group goes by.
 L2_BYTES = 32 << 20  # of the 50 MiB, what keys and values of one group of heads may fill
 FEW_HEADS, MANY_HEADS = 8, 64
 INDEX_LIMIT = (1 << 31) - (1 << 16)  # tiles, rows and keys are int32, and run past their end by a grid or a tile
@@ -57,14 +56,15 @@ def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale
         got = f"{tiles} tiles of {plan.block_m} query rows, {seqlen_q} + {seqlen_k} queries and keys"
         raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
     bytes_per_head = seqlen_k * (head_dim_qk + plan.spec.head_dim_v) * plan.spec.dtype.bytes
-    heads = heads_per_group(batch * heads_q, heads_q // heads_kv, bytes_per_head)
+    most = MANY_HEADS if m_blocks < 8 else MANY_HEADS // 2  # from 8 on LongestFirst keeps short tiles for the end
+    heads = heads_per_group(batch * heads_q, heads_q // heads_kv, bytes_per_head, most)
     return Geometry(
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, tiles, heads,
         softmax_scale * LOG2_E, tiles if plan.scheduler == "single" else min(processors, tiles),
     )  # fmt: skip
 
 
-def heads_per_group(heads: int, group: int, bytes_per_head: int) -> int:
+def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MANY_HEADS) -> int:
     """How many of ``heads`` query heads (batches counted) share a level of the longest-first order.
 
     So many that their keys and values stay in L2; where that is few, up to 8 that take twice as much, since a level
@@ -72,7 +72,7 @@ def heads_per_group(heads: int, group: int, bytes_per_head: int) -> int:
     run alone. Measured on an H200 (docs/performance.md). ``group``: query heads a key head.
     """
     in_l2, at_most = L2_BYTES // bytes_per_head, 2 * L2_BYTES // bytes_per_head
-    wanted = min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, MANY_HEADS, heads)
+    wanted = min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, most, heads)
     return next((n for n in range(wanted, wanted // 2, -1) if heads % n == 0), -(-heads // -(-heads // wanted)))
 
 

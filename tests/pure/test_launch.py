@@ -72,6 +72,17 @@ def test_the_grid_is_all_tiles_or_at_most_one_block_a_multiprocessor(scheduler: 
             geometry(made, q, k, 1.0, 132)  # type: ignore[arg-type]
 
 
+def test_few_heads_of_a_group_where_short_tiles_come_last() -> None:
+    made = SimpleNamespace(
+        block_m=128, scheduler="dynamic", spec=SimpleNamespace(head_dim_v=128, dtype=SimpleNamespace(bytes=2))
+    )
+    groups = {
+        seqlen: geometry(made, (16, seqlen, 16, 128), (16, seqlen, 16, 128), 1.0, 132).heads_per_group  # type: ignore[arg-type]
+        for seqlen in (512, 1024, 2048, 4096)
+    }
+    assert groups == {512: 64, 1024: 32, 2048: 32, 4096: 16}
+
+
 @pytest.mark.parametrize(
     ("heads", "group", "bytes_per_head", "expected"),
     [
