@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flashgen.errors import ArgumentError
 from flashgen.generator.spec import KernelSpec
 from flashgen.overlap import check_apart, overlaps_itself
-from flashgen.select import DEFAULT_ARCH, check_tensors, select
+from flashgen.select import DEFAULT_ARCH, check_like, check_tensors, select
 from flashgen.tensormap import ALIGNMENT, legal_layout
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def check_backward(
     check_tensors(q, k, v)
     rows = (*q.shape[:3], v.shape[3])
     for name, tensor in (("dout", dout), ("out", out)):
-        _check_like(name, tensor, rows, q.dtype, q)
+        check_like(name, tensor, rows, q.dtype, q)
     numbers = (q.shape[0], q.shape[2], q.shape[1])
     for name, given in (("lse", lse), ("dlse", dlse)):
         if given is not None:
-            _check_like(name, given, numbers, torch.float32, q)
+            check_like(name, given, numbers, torch.float32, q)
 
 
 def check_gradients(
@@ -38,7 +38,7 @@ def check_gradients(
     others = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
     others |= {} if dlse is None else {"dlse": dlse}
     for name, to, like in (("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
-        _check_like(name, to, tuple(like.shape), q.dtype, q)
+        check_like(name, to, tuple(like.shape), q.dtype, q)
         strides, itemsize = to.stride(), to.element_size()
         legal = legal_layout(to.shape, strides, itemsize) and not overlaps_itself(to.shape, strides)
         if to.data_ptr() % ALIGNMENT or not legal:
@@ -56,11 +56,3 @@ def select_backward(
 ) -> KernelSpec:
     """The spec of the kernel that serves these tensors, after every check of them."""
     return select(q, k, v, causal=causal, arch=arch).backward_of(deterministic)
-
-
-def _check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any, q: Tensor) -> None:
-    for what, got, expected in (
-        ("shape", tuple(tensor.shape), shape), ("dtype", tensor.dtype, dtype), ("device", tensor.device, q.device),
-    ):  # fmt: skip
-        if got != expected:
-            raise ArgumentError(f"{name}: got {what} {got}; expected {expected}")

@@ -141,7 +141,8 @@ def select(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, arch: str = DEFAULT
 def check_out(out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise unless results can be written into these tensors while q, k and v are read."""
     expected = (*q.shape[:3], v.shape[3])
-    _check_like("out", out, expected, q.dtype, q)
+    check_like("out", out, expected, q.dtype, q)
+    check_no_grad(out)
     itemsize, strides = out.element_size(), out.stride()
     if overlaps_itself(expected, strides):
         raise ArgumentError(
@@ -157,16 +158,17 @@ def check_out(out: Tensor, lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor) 
     if lse is not None:
         import torch
 
-        _check_like("lse", lse, (q.shape[0], q.shape[2], q.shape[1]), torch.float32, q)
+        check_like("lse", lse, (q.shape[0], q.shape[2], q.shape[1]), torch.float32, q)
+        check_no_grad(lse)
         if not lse.is_contiguous():
             raise ArgumentError(f"lse: got strides {lse.stride()}; expected a contiguous tensor")
         check_apart("lse", lse, {"q": q, "k": k, "v": v, "out": out})
 
 
-def _check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any, q: Tensor) -> None:
+def check_like(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any, q: Tensor) -> None:
+    """Raise unless a tensor has that shape and dtype, and lies where q does."""
     for what, got, expected in (
         ("shape", tuple(tensor.shape), shape), ("dtype", tensor.dtype, dtype), ("device", tensor.device, q.device),
     ):  # fmt: skip
         if got != expected:
             raise ArgumentError(f"{name}: got {what} {got}; expected {expected}")
-    check_no_grad(tensor)
