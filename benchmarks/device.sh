@@ -21,11 +21,19 @@ step() { # NAME SECONDS COMMAND...: its output to NAME.log, its last lines to th
   { echo "== $name: exit $status, $((SECONDS - began)) s"; grep -aE '^(FAILED|ERROR)|WRONG' "$out/$name.log" | head -40; tail -n 3 "$out/$name.log"; } >> "$report"
 }
 
+timed() { # NAME OPTIONS...: a bench's figures to NAME.json, its plot to NAME.png, its table to standard output
+  local file=$out/$1
+  shift
+  "$python" -m flashgen bench "$@" --json --backend cudnn --plot "$file.png" > "$file.json" && "$python" benchmarks/table.py "$file.json"
+}
+export -f timed
+export out python
+
 step build 600 "$python" -m flashgen build -o "$out/kernels"
 step verify 600 "$python" -m flashgen verify --built "$out/kernels" --receipts "$out/verified.json"
 step host 60 "$python" -m flashgen bench --host
 step tests 900 "$python" -m pytest -q tests/device
-step bench 300 bash -c '"$0" -m flashgen bench --json --backend cudnn --plot "$1/forward.png" > "$1/forward.json" && "$0" benchmarks/table.py "$1/forward.json"' \
-  "$python" "$out"
-cat "$report" "$out/host.log" "$out/bench.log"
+step bench 300 bash -c 'timed forward'
+step backward 300 bash -c 'timed backward --backward --deterministic'
+cat "$report" "$out/host.log" "$out/bench.log" "$out/backward.log"
 exit $failed

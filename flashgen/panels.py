@@ -16,11 +16,12 @@ Series = dict[str, dict[int, float]]  # implementation -> length -> TFLOP/s
 
 @dataclass
 class Panel:
-    """Lines: one head dim, mask and head count over several lengths, queries and keys of one length."""
+    """Lines: one head dim, mask, head count and direction over several lengths, queries and keys of one length."""
 
     dims: str
     mask: str
     heads: str
+    direction: str
     series: Series = field(default_factory=dict)
 
     @property
@@ -44,14 +45,14 @@ class Bars:
 
 def arrange(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Panel], list[Bars]]:
     """Which rows make panels and which make bars, both in the order of the rows."""
-    panels: dict[tuple[str, str, str], Panel] = {}
+    panels: dict[tuple[str, str, str, str], Panel] = {}
     shapes: dict[str, tuple[Panel | None, Bars]] = {}
     for row in rows:
         name, implementation, tflops = row["shape"], row["implementation"], row["tflops"]
         shape = Shape.from_name(name)
         panel = None
         if shape.seqlen_q == shape.seqlen_k:
-            key = (_dims(shape), shape.mask, _heads(shape))
+            key = (_dims(shape), shape.mask, _heads(shape), shape.direction)
             panel = panels.setdefault(key, Panel(*key))
             panel.series.setdefault(implementation, {})[shape.seqlen_q] = tflops
         shapes.setdefault(name, (panel, Bars(shape)))[1].values[implementation] = tflops
@@ -63,9 +64,10 @@ def bar_labels(bars: Iterable[Bars]) -> tuple[str, list[str]]:
     """What most of the shapes share, for the title, and a label for each that says where it is another."""
     shapes = [each.shape for each in bars]
     (heads, length), _ = Counter((_heads(shape), _length(shape)) for shape in shapes).most_common(1)[0]
+    mixed = len({shape.direction for shape in shapes}) > 1
     labels = []
     for shape in shapes:
-        lines = [f"{_dims(shape)} {shape.mask}"]
+        lines = [f"{shape.direction} " * mixed + f"{_dims(shape)} {shape.mask}"]
         lines += [f"{_heads(shape)} heads"] if _heads(shape) != heads else []
         lines += [_length(shape)] if _length(shape) != length else []
         labels.append("\n".join(lines))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashgen.bench_grid import Shape
+from flashgen.bench_grid import OURS, STEADY, Shape
 from flashgen.errors import NotAvailableError
 from flashgen.panels import Bars, Panel, arrange, bar_labels
 from flashgen.peers import PEERS
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-OURS = "flashgen"
 WIDTH, PANEL_HEIGHT, BARS_HEIGHT, DPI = 11.7, 2.5, 2.3, 120  # inches
 TITLE_HEIGHT, LEGEND_HEIGHT, LEGEND_COLUMNS = 0.66, 0.24, 5
 WIDE_BAR = 0.3  # of a group: its figure fits into it without being turned
@@ -24,10 +23,10 @@ UPRIGHT: dict[str, Any] = {"rotation": 90, "rotation_mode": "anchor", "ha": "rig
 INK, MUTED, GRID_COLOUR, OUR_COLOUR = "#1f2933", "#66727f", "#e4e7eb", "#d6336c"
 COLOURS = {
     "cudnn": "#4f7cac", "fa3": "#2a9d8f", "fa4": "#e9a23b", "flashinfer": "#7b61a8", "fa2": "#8d6e63",
-    "flash": "#9aa5b1", "efficient": "#c3cad1", "flex": "#a3b18a",
+    "flash": "#9aa5b1", "efficient": "#c3cad1", "flex": "#a3b18a", STEADY: "#f08fb4",
 }  # fmt: skip
 OTHER_COLOURS = ("#d6336c", "#4f7cac", "#2a9d8f", "#e9a23b", "#7b61a8", "#8d6e63")  # of kernels given by config
-MARKERS = dict(zip(COLOURS, "sD^vPX<>", strict=True))
+MARKERS = dict(zip(COLOURS, "sD^vPX<>d", strict=True))
 
 
 def save_plot(document: Mapping[str, Any], path: Path) -> None:
@@ -40,7 +39,8 @@ def save_plot(document: Mapping[str, Any], path: Path) -> None:
     rows, ceiling = document["rows"], document.get("matrix_product_tflops")
     panels, bars = arrange(rows)
     masks = list(dict.fromkeys(panel.mask for panel in panels))
-    kinds = list(dict.fromkeys((panel.dims, panel.heads) for panel in panels))
+    directions = _directions(rows)
+    kinds = list(dict.fromkeys((panel.direction, panel.dims, panel.heads) for panel in panels))
     heights = [PANEL_HEIGHT] * len(kinds) + [BARS_HEIGHT] * bool(bars)
     styles = _styles(list(dict.fromkeys(row["implementation"] for row in rows)))
     head = TITLE_HEIGHT + LEGEND_HEIGHT * -(-len(styles) // LEGEND_COLUMNS)
@@ -50,12 +50,12 @@ def save_plot(document: Mapping[str, Any], path: Path) -> None:
     grid = figure.add_gridspec(max(1, len(heights)), max(1, len(masks)), height_ratios=heights or [1])
     top = 1.12 * max([row["tflops"] for row in rows] + [ceiling or 0.0, 1.0])
     for panel in panels:
-        line, column = kinds.index((panel.dims, panel.heads)), masks.index(panel.mask)
+        line, column = kinds.index((panel.direction, panel.dims, panel.heads)), masks.index(panel.mask)
         place = figure.add_subplot(grid[line, column], ylabel="" if column else "TFLOP/s")
         _lines(place, panel, styles)
         if line == len(kinds) - 1:
             place.set_xlabel("sequence length")
-        _dress(place, panel.title, top, ceiling)
+        _dress(place, f"{panel.direction} " * (len(directions) > 1) + panel.title, top, ceiling)
     if bars:
         place = figure.add_subplot(grid[-1, :], ylabel="TFLOP/s")
         title, labels = bar_labels(bars)
@@ -63,6 +63,11 @@ def save_plot(document: Mapping[str, Any], path: Path) -> None:
         _dress(place, title, top, ceiling)
     _head(figure, document, styles, height)
     figure.savefig(path, dpi=DPI, facecolor="white")
+
+
+def _directions(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    found = {Shape.from_name(row["shape"]).direction for row in rows}
+    return [word for direction, word in (("fwd", "forward"), ("bwd", "backward")) if direction in found]
 
 
 def _styles(implementations: list[str]) -> dict[str, dict[str, Any]]:
@@ -129,7 +134,7 @@ def _head(figure: Figure, document: Mapping[str, Any], styles: dict[str, dict[st
     from matplotlib.lines import Line2D
 
     gpu = document.get("gpu")
-    title = "Attention forward" + (f" on {gpu}" if gpu else "")
+    title = "Attention " + " and ".join(_directions(document["rows"])) + (f" on {gpu}" if gpu else "")
     figure.text(0.012, 1 - 0.1 / height, title, va="top", fontsize=16, fontweight="bold", color=INK)
     what = {"driver": "driver", "torch": "torch", "cudnn": "cuDNN", "nvrtc": "NVRTC"}
     facts = [f"{shown} {document[key]}" for key, shown in what.items() if document.get(key)]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 import torch
 
-from flashgen import bench
-from flashgen.bench import Row, document, matrix_product_tflops
-from flashgen.bench_grid import GRID, Shape
+from flashgen import bench, bench_document, bench_timing
+from flashgen.bench import Row
+from flashgen.bench_document import document
+from flashgen.bench_grid import BACKWARD_GRID, GRID, Shape
+from flashgen.bench_timing import matrix_product_tflops
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VERSION = (
@@ -35,11 +38,12 @@ ROWS = [
 
 def test_names_tell_shapes() -> None:
     own = Shape("causal", 192, 1, 32, 8, 2048, 32768, None, 128, "fp16")
-    for shape in (*GRID, own):
+    for shape in (*GRID, *BACKWARD_GRID, own):
         assert Shape.from_name(shape.name).name == shape.name
     assert Shape.from_name(own.name) == own
     with pytest.raises(ValueError, match="expected a shape such as"):
         Shape.from_name("bwd d64")
+    assert Shape.from_name("bwd d64 full B32 H32 S512").direction == "bwd"
 
 
 def test_the_ceiling_is_the_median_of_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,20 +54,20 @@ def test_the_ceiling_is_the_median_of_one_product(monkeypatch: pytest.MonkeyPatc
         asked.append(repetitions)
         return {name: [0.5, 9.0, 0.25] for name in runs}
 
-    monkeypatch.setattr(bench, "need_gpu", lambda: None)
-    monkeypatch.setattr(bench, "PRODUCT_SIZE", 64)
+    monkeypatch.setattr(bench_timing, "need_gpu", lambda: None)
+    monkeypatch.setattr(bench_timing, "PRODUCT_SIZE", 64)
     monkeypatch.setattr(torch, "randn", lambda *size, device, dtype: randn(*size, dtype=dtype))
-    monkeypatch.setattr(bench, "time_runs", times)
+    monkeypatch.setattr(bench_timing, "time_runs", times)
     assert matrix_product_tflops(3) == pytest.approx(2 * 64**3 / 0.5e-3 / 1e12)
     assert asked == [3]
 
 
 def test_the_document_says_what_it_ran_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "version").write_text(VERSION)
-    monkeypatch.setattr(bench, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(bench_document, "DRIVER_FILE", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91902)
-    monkeypatch.setattr(bench, "nvrtc_version", lambda: "13.0.88")
+    monkeypatch.setattr(bench_document, "nvrtc_version", lambda: "13.0.88")
     made = document(ROWS, 775.0, 20)
     assert made == json.loads(json.dumps(made))
     assert date.fromisoformat(made.pop("date"))
@@ -79,9 +83,14 @@ def test_a_machine_that_hides_its_driver_tells_the_cuda_version(monkeypatch: pyt
         def version(self) -> tuple[int, int]:
             return 13, 0
 
-    monkeypatch.setattr(bench, "DRIVER_FILE", Path("/no/such/file"))
-    monkeypatch.setattr(bench, "driver", Driver)
-    assert bench._driver_version() == "takes CUDA 13.0"
+    monkeypatch.setattr(bench_document, "DRIVER_FILE", Path("/no/such/file"))
+    monkeypatch.setattr(bench_document, "driver", Driver)
+    assert bench_document._driver_version() == "takes CUDA 13.0"
+
+
+def markdown(path: Path) -> list[str]:
+    command = [sys.executable, str(ROOT / "benchmarks/table.py"), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -89,10 +98,41 @@ def test_the_markdown_table_ends_with_the_ceiling(bare: bool, tmp_path: Path) ->
     rows = [vars(each) for each in ROWS]
     whole = {"gpu": "NVIDIA H200", "matrix_product_tflops": 775.2, "rows": rows}
     (tmp_path / "b.json").write_text(json.dumps(rows if bare else whole))
-    command = [sys.executable, str(ROOT / "benchmarks/table.py"), str(tmp_path / "b.json")]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = markdown(tmp_path / "b.json")
     assert lines[2].startswith("| fwd d72 full B4 H16 S4096 | 400 | 400 | 1.000 | 1.100 | 0.909 |"), "short ones first"
     held = "1 of 2 rows at or above the bar; geometric mean 0.996 of it."
     ceiling = "NVIDIA H200: a matrix product of 8192 x 8192 bf16 runs at 775 TFLOP/s."
     assert lines[-1] == (held if bare else ceiling)
     assert held in lines
+
+
+def test_the_table_of_a_backward_has_its_memory_and_what_deterministic_costs(tmp_path: Path) -> None:
+    long, short = "bwd d64 full B2 H32 S8192", "bwd d64 causal B32 H32 S512"
+    mine = {"direction": "bwd", "borrowed_bytes": 132 << 20}
+    rows = [
+        replace(row(long, "flashgen", 560, 1.25, 1.232), **mine),
+        replace(row(long, "flashgen deterministic", 504, 1.125, 1.232), deterministic_cost=0.111, **mine),
+        replace(row(long, "cudnn", 448, 1.0, 1.232), direction="bwd", borrowed_bytes=1 << 20),
+        replace(row(short, "flashgen", 200, 1.2, 1.278), **mine),
+        replace(row(short, "flash", 150, None, 1.278), direction="bwd", borrowed_bytes=0),
+    ]
+    (tmp_path / "b.json").write_text(json.dumps({"rows": [asdict(each) for each in [*ROWS, *rows]]}))
+    lines = markdown(tmp_path / "b.json")
+    assert lines[2].startswith("| fwd d72 full"), "a table each, forward first"
+    assert lines[lines.index("", 5) + 1 :] == [
+        "| shape | flashgen | cuDNN | ratio | bar | ratio / bar | deterministic, ratio | its cost | MiB borrowed | "
+        "by cuDNN |",
+        "|---" * 10 + "|",
+        f"| {short} | 200 |  | 1.200 | 1.278 | 0.939 |  |  | 132 |  |",
+        f"| {long} | 560 | 448 | 1.250 | 1.232 | 1.015 | 1.125 | 11 % | 132 | 1 |",
+        "",
+        "1 of 2 rows at or above the bar; geometric mean 0.976 of it.",
+    ]
+
+
+def test_the_table_of_an_old_document_is_still_made() -> None:
+    path = ROOT / "benchmarks/h200_forward.json"
+    mine = {row["shape"] for row in json.loads(path.read_text())["rows"] if row["implementation"] == "flashgen"}
+    lines = markdown(path)
+    assert {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| fwd")} == mine
+    assert lines[0] == "| shape | flashgen | cuDNN | ratio | bar | ratio / bar |"

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flashgen import bench as bench_module
+from flashgen import bench_document, bench_timing, host_time
 from flashgen import build as build_module
-from flashgen import host_time
 from flashgen.bench import Row
 from flashgen.cli.app import app
 from flashgen.generator import load_config, plan_entry
@@ -38,9 +38,20 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """A GPU that times in no time, and an efficient backend that takes nothing; what was asked of it."""
     asked: Asked = []
 
+    compiled: list[str] = []
+
+    def built(entries: Any) -> build_module.BuildResult:
+        compiled[:] = [entry.spec.name for entry in entries]
+        return build_module.BuildResult()
+
     def bench(shapes: Any, **keywords: Any) -> list[Row]:
-        asked.append({"shapes": list(shapes)} | keywords)
+        asked.append({"shapes": list(shapes), "compiled": list(compiled)} | keywords)
         rows = [ROW, replace(ROW, implementation="cudnn", over_cudnn=1.0, bar=None)]
+        if asked[-1]["shapes"][0].direction == "bwd":
+            rows = [replace(row, shape="bwd" + row.shape[3:], direction="bwd", borrowed_bytes=3 << 19) for row in rows]
+        if keywords["deterministic"]:
+            steady = replace(rows[0], implementation="flashgen deterministic", deterministic_cost=0.125)
+            rows.insert(1, steady)
         for shape in asked[-1]["shapes"]:
             keywords["on_done"](shape, rows)
             if "efficient" in keywords["backends"]:
@@ -48,10 +59,10 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Asked:
         return rows
 
     monkeypatch.setattr(bench_module, "bench", bench)
-    monkeypatch.setattr(bench_module, "matrix_product_tflops", lambda repetitions: 775.4)
-    monkeypatch.setattr(bench_module.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(bench_module, "_driver_version", lambda: "580.95.05")
-    monkeypatch.setattr(build_module, "build_all", lambda *_: build_module.BuildResult())
+    monkeypatch.setattr(bench_timing, "matrix_product_tflops", lambda repetitions: 775.4)
+    monkeypatch.setattr(bench_document.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(bench_document, "_driver_version", lambda: "580.95.05")
+    monkeypatch.setattr(build_module, "build_all", lambda entries, *_: built(entries))
     monkeypatch.setattr(host_time, "need_gpu", lambda: None)
     monkeypatch.setattr(host_time, "host_time", lambda: [HostRow("torch SDPA", 20.0, 1.0)])
     return asked
@@ -94,6 +105,61 @@ def test_json_is_one_document_and_notes_go_elsewhere(run: Run, timed: Asked) -> 
     assert document["repetitions"] == 7
     assert [row["implementation"] for row in document["rows"]] == ["flashgen", "cudnn"]
     assert "efficient: left out of 1 of 1 shapes" in result.stderr
+
+
+def test_the_backward_is_timed_when_asked_for(run: Run, timed: Asked) -> None:
+    lines = run("bench", "--backward", "--deterministic", "--shape", "d72 *").stdout.splitlines()
+    assert [shape.name for shape in timed[0]["shapes"]] == [f"bwd d72 {m} B4 H16 S4096" for m in ("full", "causal")]
+    assert (timed[0]["deterministic"], timed[0]["kernels"]) == (True, None)
+    names = timed[0]["compiled"]
+    assert [name.split("_")[1] for name in names] == ["bwd", "fwd", "bwd"] * 2, "a backward needs its forward's kernel"
+    assert [name.endswith("_deterministic") for name in names] == [False, False, True] * 2
+    assert lines[0].split()[-6:] == ["best", "peer", "MiB", "borrowed", "deterministic", "cost"]
+    assert lines[1].split()[-4:] == ["512", "1.10", "1.20", "1.5"]
+    assert lines[2].split()[:2] == ["flashgen", "deterministic"]
+    assert lines[2].split()[-2:] == ["1.5", "12%"]
+    assert run("bench", "--backward", "--shape", "d72 full*").exit_code == 0
+    assert timed[1]["deterministic"] is False
+    assert len(timed[1]["compiled"]) == 2
+
+
+def test_a_name_of_a_backward_is_enough(run: Run, timed: Asked) -> None:
+    assert run("bench", "--shape", "bwd d64 full B32 H32 S512").exit_code == 0
+    assert [shape.name for shape in timed[0]["shapes"]] == ["bwd d64 full B32 H32 S512"]
+    assert run("bench", "--shape", "*d64 full*").exit_code == 0
+    assert {shape.direction for shape in timed[1]["shapes"]} == {"fwd"}
+    own = run("bench", "--backward", "--head-dim", 192, "--head-dim-v", 128, "--seqlen", 64, "--json")
+    assert own.exit_code == 0, own.output
+    assert [shape.name for shape in timed[2]["shapes"]] == ["bwd d192x128 full B4 H16 S64"]
+    assert {row["direction"] for row in json.loads(own.stdout)["rows"]} == {"bwd"}
+
+
+def test_kernels_of_a_backward_are_timed_by_themselves(run: Run, timed: Asked) -> None:
+    assert run("bench", "attention_bwd_*_bf16_d128_causal*").exit_code == 0
+    kernels = timed[0]["kernels"]
+    assert {kernel.plan.deterministic for kernel in kernels} == {False, True}
+    assert {shape.name[:16] for shape in timed[0]["shapes"]} == {"bwd d128 causal "}
+    assert any("_fwd_" in name for name in timed[0]["compiled"])
+    assert run("bench", "*_bf16_d128_causal*", "--shape", "*S512").exit_code == 0
+    assert {shape.direction for shape in timed[1]["shapes"]} == {"fwd"}, "of both directions, the forward"
+    assert {kernel.spec.op.value for kernel in timed[1]["kernels"]} == {"attention_fwd"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--deterministic",), "--backward"),
+        (("--backward", "--deterministic", "attention_bwd_*_d128_*"), "no CONFIG"),
+        (("--backward", "--host"), "--host"),
+        (("--backward", "attention_fwd_*_d128_*"), "attention_bwd"),
+        (("--backward", "--shape", "fwd d64*"), "bwd d64 full B32 H32 S512"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: tuple[str, ...], said: str, run: Run, timed: Asked) -> None:
+    refused = run("bench", *words)
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.stderr.replace("│", " ").split())
+    assert timed == []
 
 
 def test_plot_draws_the_document(run: Run, timed: Asked, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flashgen.bench_grid import GRID, Shape
+from flashgen.bench_grid import BACKWARD_GRID, GRID, Shape
 from flashgen.errors import NotAvailableError
 from flashgen.panels import arrange, bar_labels
 from flashgen.plot import save_plot
@@ -65,6 +65,40 @@ def test_a_line_holds_only_the_lengths_that_were_timed() -> None:
         "flashgen": [512, 1024, 2048], "cudnn": [512, 1024, 2048], "fa3": [512]
     }  # fmt: skip
     assert bars == []
+
+
+def test_a_backward_has_panels_of_its_own() -> None:
+    panels, bars = arrange(rows(BACKWARD_GRID, "flashgen", "flashgen deterministic", "cudnn"))
+    assert [panel.title for panel in panels] == [panel.title for panel in arrange(rows(GRID))[0]]
+    assert {panel.direction for panel in panels} == {"bwd"}
+    assert len(bars) == 12
+    assert bar_labels(bars)[1][0] == "d72 full"
+    panels, bars = arrange(rows([*GRID, *BACKWARD_GRID]))
+    assert [panel.direction for panel in panels] == ["fwd"] * 6 + ["bwd"] * 6
+    assert bar_labels(bars)[1][-1] == "bwd d192 causal"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "title"),
+    [
+        (GRID, "Attention forward"),
+        (BACKWARD_GRID, "Attention backward"),
+        (BACKWARD_GRID + GRID, "Attention forward and"),
+    ],
+)
+def test_the_title_says_what_was_timed(shapes: tuple[Shape, ...], title: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    save_plot({"gpu": "X", "rows": rows(shapes, "flashgen", "flashgen deterministic")}, tmp_path / "b.svg")
+    text = (tmp_path / "b.svg").read_text()
+    assert f"<!-- {title}" in text
+    assert "<!-- flashgen deterministic -->" in text
+    assert ("<!-- bwd d64 full, 32 heads -->" in text) == (len(shapes) > len(GRID))
+
+
+def test_an_old_document_is_still_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    save_plot(json.loads((ROOT / "benchmarks/h200_forward.json").read_text()), tmp_path / "b.svg")
+    assert "<!-- Attention forward on NVIDIA H200 -->" in (tmp_path / "b.svg").read_text()
 
 
 @pytest.mark.parametrize("shapes", [GRID, GRID[:6], GRID[-3:], GRID[:1]], ids=["grid", "lines", "bars", "one"])
