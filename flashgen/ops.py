@@ -13,7 +13,7 @@ from flashgen.cpu import attend
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_lse, new_out
 from flashgen.select import check_features, check_no_grad, check_scale, check_tensors, select
-from flashgen.training import train
+from flashgen.training import attention_train
 
 _ARGUMENTS = "(Tensor q, Tensor k, Tensor v, bool causal=False, float? softmax_scale=None)"
 
@@ -120,7 +120,7 @@ def attention(
             "dropout_p": dropout_p,
         })  # fmt: skip
     if _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        results = train(q, k, v, causal, softmax_scale, deterministic)
+        results = attention_train(q, k, v, softmax_scale, causal, deterministic)
         return results if return_lse else results[0]
     if return_lse:
         return _attention_fwd_lse(q, k, v, causal, softmax_scale)

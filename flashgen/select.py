@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flashgen.errors import ArgumentError, NotAvailableError
-from flashgen.generator import words
 from flashgen.generator.spec import MAX_HEAD_DIM, KernelSpec
 from flashgen.overlap import check_apart, overlaps_itself
 from flashgen.tensormap import ALIGNMENT, legal_layout
@@ -86,24 +85,14 @@ def check_scale(softmax_scale: float | None, head_dim: int) -> float:
     return float(softmax_scale)
 
 
-def has_backward() -> bool:
-    """Whether ``flashgen.attention`` has gradients: the generator's switch."""
-    return words.Op.attention_bwd in words.KERNELS
-
-
 def check_no_grad(*tensors: Tensor) -> None:
     """Raise when autograd would want a backward pass of what has none: it must not be dropped in silence."""
     import torch
 
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        if has_backward():
-            raise NotAvailableError(
-                "an input has requires_grad=True, and this has no backward pass: call flashgen.attention, which has, "
-                "or call it under torch.no_grad(), or detach the inputs"
-            )
         raise NotAvailableError(
-            "the backward pass is not available yet (available: forward): an input has requires_grad=True; "
-            "call under torch.no_grad(), or detach the inputs"
+            "an input has requires_grad=True, and this has no backward pass: call flashgen.attention, which has, "
+            "or call it under torch.no_grad(), or detach the inputs"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from yaml import MappingNode, Node, SequenceNode
 
-from . import paths, words
+from . import paths
 from .errors import ConfigError, FlashgenError, closest
 from .request import AnyRequest, BackwardRequest, PlanRequest
 from .schema import LIST_KEYS, HeadDim, KernelConfig, Registers, Swizzle, Tile, foreign_keys, kernel_keys
@@ -57,8 +57,7 @@ def load_config(source: str | Path, *, origin: str | None = None) -> list[Config
 def shipped_configs(arch: str | None = None) -> list[Path]:
     """The YAML files that ship, sorted; of one arch when it is named."""
     folder = "*" if arch is None else word(Arch, arch, "arch").removesuffix("a")
-    kernels = tuple(words.KERNELS)
-    return sorted(path for path in paths.CONFIGS.glob(f"{folder}/*.yaml") if path.name.startswith(kernels))
+    return sorted(paths.CONFIGS.glob(f"{folder}/*.yaml"))
 
 
 def _read(path: Path) -> str:

@@ -78,8 +78,8 @@ class KernelSpec:
                 key="arch",
             )
         # The arch before the schedule, which may only follow from it.
-        for key, value in (("kernel", self.op), ("arch", self.arch), ("schedule", self.schedule)):
-            available(value, key, self.op)
+        available(self.arch, "arch", self.op)
+        available(self.schedule, "schedule", self.op)
         available(self.dtype, "dtype", self.op)
         available(self.mask, "mask", self.op)
         if self.op is Op.attention_fwd and Feature.deterministic in self.features:

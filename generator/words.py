@@ -78,8 +78,6 @@ SCHEDULE_ARCHS: dict[Schedule, tuple[Arch, ...]] = {
     # WGMMA and setmaxnreg exist in the arch-specific target only, so plain sm90 will not do.
     Schedule.fa3: (Arch.sm90a,),
 }
-# NOTE: the switch of the backward: with Op.attention_bwd here, all of it is on.
-KERNELS: tuple[Op, ...] = (Op.attention_fwd,)
 AVAILABLE: dict[str, tuple[StrEnum, ...]] = {
     "schedule": (Schedule.fa3,),
     "arch": (Arch.sm90a,),
@@ -111,7 +109,7 @@ def default_schedule(arch: Arch) -> Schedule:
 
 def available(value: StrEnum, key: str, op: Op) -> None:
     """Raise NotAvailableError unless a kernel of that operation exists for the word."""
-    have_it = {"kernel": KERNELS, "features": FEATURES[op]} | AVAILABLE
+    have_it = {"features": FEATURES[op]} | AVAILABLE
     if value not in have_it[key]:
         have = ", ".join(have_it[key])
         raise NotAvailableError(f"{key} {value} is not available yet (available: {have})", key=key)

@@ -18,10 +18,11 @@ USES_IT = """
 import flashgen, flashgen.generator as generator
 from pathlib import Path
 entries = [entry for path in generator.shipped_configs() for entry in generator.load_config(path)]
-text = generator.render(generator.plan_entry(entries[0]), entries[0].origin)
-assert entries[0].spec.name in text and "forward.cuh" in text
 from flashgen.generator.paths import INCLUDE
-assert (INCLUDE / "flashgen" / "fa3" / "forward.cuh").is_file()
+for entry, header in ((entries[0], "flashgen/fa3/backward/kernel.cuh"), (entries[-1], "flashgen/fa3/forward.cuh")):
+    text = generator.render(generator.plan_entry(entry), entry.origin)
+    assert entry.spec.name in text and f"#include <{header}>" in text
+    assert (INCLUDE / header).is_file()
 print(Path(flashgen.__file__).resolve().parent)
 """
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flashgen.artifacts import read_manifest, write_kernel
-from flashgen.generator import BackwardPlan, KernelSpec, Op, load_config, plan_entry, words
+from flashgen.generator import BackwardPlan, KernelSpec, load_config, plan_entry
 from flashgen.kernel import BuiltKernel, build_command, build_kernel, cached_kernel
 from flashgen.resources import parse_log
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 @pytest.fixture(scope="module")

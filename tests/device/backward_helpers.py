@@ -1,11 +1,10 @@
-"""What the device tests of the backward share. They are skipped while the generator's switch is off."""
+"""What the device tests of the backward share."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -13,10 +12,8 @@ import flashgen
 from flashgen.backward_calls import Operands
 from flashgen.backward_kernel import BackwardKernel
 from flashgen.generator import BackwardPlan, KernelSpec, plan_backward
-from flashgen.select import has_backward
 from tests.device.helpers import Dims, both
 
-needs_backward = pytest.mark.skipif(not has_backward(), reason="the backward is not available yet")
 Gradients = tuple[Tensor, ...]
 
 

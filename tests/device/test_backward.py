@@ -13,15 +13,13 @@ from flashgen.backward_cases import DOUT_LAYOUTS, BackwardCase, backward_cases
 from flashgen.cases import LAYOUTS, Case
 from flashgen.generator import BackwardPlan, KernelPlan
 from flashgen.guarded import same_bits
-from flashgen.select import has_backward
 from flashgen.testing import INPUT_KINDS
 from flashgen.verify import verify_kernel
 from flashgen.verify_backward import run_backward_case
-from tests.device.backward_helpers import backward_kernel, backward_plan, needs_backward, operands
+from tests.device.backward_helpers import backward_kernel, backward_plan, operands
 from tests.device.covering import all_pairs, covering, pairs_of
 from tests.device.helpers import DEVICE, DTYPES, MASKS, SLEEP, Complaints, Dims, inputs, label, plan_for
 
-pytestmark = needs_backward
 SEQLENS = (1, 3, 63, 64, 65, 113, 127, 128, 129, 203, 239, 799, 1023, 1024, 1025, 4224)
 HEAD_DIMS: tuple[Dims, ...] = (
     8, 16, 24, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 200, 224, 256, (192, 128), (128, 64), (96, 128), (40, 72),
@@ -56,8 +54,6 @@ STEADY = (8, 64, 72, 80, 128, 160, (192, 128), 256)
 
 
 def kernels() -> list[BackwardPlan | KernelPlan]:
-    if not has_backward():
-        return []
     steady = [(dims, mask) for dims in STEADY for mask in MASKS]
     return [
         *map(plan_of, rows()),

@@ -7,17 +7,12 @@ import torch
 
 import flashgen
 from flashgen.generator import BackwardPlan, KernelPlan
-from flashgen.select import has_backward
 from flashgen.testing_backward import judge_gradients
-from tests.device.backward_helpers import backward_kernel, backward_plan, needs_backward, operands
+from tests.device.backward_helpers import backward_kernel, backward_plan, operands
 from tests.device.helpers import MASKS, Complaints, inputs, plan_for
-
-pytestmark = needs_backward
 
 
 def kernels() -> list[BackwardPlan | KernelPlan]:
-    if not has_backward():
-        return []
     backwards = [backward_plan(16, "bf16", mask, steady) for mask in MASKS for steady in (False, True)]
     long = [backward_plan(128, "bf16", "causal", steady) for steady in (False, True)]
     forwards = [plan_for(16, "bf16", mask, 9) for mask in MASKS]

@@ -14,16 +14,11 @@ from torch.utils.checkpoint import checkpoint
 import flashgen
 from flashgen.generator import BackwardPlan, KernelPlan
 from flashgen.guarded import same_bits
-from flashgen.select import has_backward
-from tests.device.backward_helpers import backward_kernel, backward_plan, gradients_of, needs_backward, operands
+from tests.device.backward_helpers import backward_kernel, backward_plan, gradients_of, operands
 from tests.device.helpers import DEVICE, Complaints, inputs, plan_for
-
-pytestmark = needs_backward
 
 
 def kernels() -> list[BackwardPlan | KernelPlan]:
-    if not has_backward():
-        return []
     backwards = [backward_plan(d, "bf16", "causal", steady) for d in (16, 64) for steady in (False, True)]
     return [*backwards, *(plan_for(d, "bf16", "causal", 300) for d in (16, 64))]
 
@@ -173,3 +168,16 @@ def test_a_transformer_learns_as_it_does_with_torch_s_attention() -> None:
     assert ours[-1] < 0.99 * ours[0], "it does not learn"
     worst = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
     assert worst < 0.01, f"losses differ by up to {worst:.1%}: {ours[::10]} and {theirs[::10]}"
+
+
+def test_head_dims_without_a_backward_are_refused() -> None:
+    q, k, v = (torch.randn(1, 65, 2, d, device=DEVICE).bfloat16() for d in (16, 16, 256))
+    with torch.no_grad():
+        expected = flashgen.attention(q, k, v)
+    with pytest.raises(flashgen.NotAvailableError, match="gradients for head dims 16 of q, k and 256 of v"):
+        flashgen.attention(q.requires_grad_(), k, v)
+    wide = (F.pad(x, (0, 8)) for x in (q, k))
+    out = flashgen.attention(*wide, v, softmax_scale=0.25)
+    assert isinstance(out, Tensor)
+    torch.testing.assert_close(out, expected, atol=1e-2, rtol=1e-2)
+    assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape

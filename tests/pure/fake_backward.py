@@ -1,4 +1,4 @@
-"""The backward switched on, and a driver that records its launches."""
+"""A driver that records the launches of a backward."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ from flashgen import backward_launch
 from flashgen.backward_calls import BackwardLauncher, Operands
 from flashgen.backward_launch import LoadedBackward
 from flashgen.driver import LaunchConfig
-from flashgen.generator import BackwardPlan, KernelSpec, plan_backward, words
+from flashgen.generator import BackwardPlan, KernelSpec, plan_backward
 from flashgen.params import backward_params
 from tests.pure.fake_driver import FakeCuda
 from tests.pure.fake_machine import Machine
-
-
-def switch(patch: pytest.MonkeyPatch, on: bool = True) -> None:
-    """The generator's one switch."""
-    patch.setattr(words, "KERNELS", tuple(words.Op) if on else (words.Op.attention_fwd,))
 
 
 class FakeBackwardCuda(FakeCuda):
@@ -61,7 +56,6 @@ class FakeBackwardCuda(FakeCuda):
 class BackwardMachine(Machine):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         super().__init__(patch)
-        switch(patch)
         self.cuda: FakeBackwardCuda = FakeBackwardCuda()
         patch.setattr(backward_launch, "driver", lambda: self.cuda.driver)
         self.backward = BackwardLauncher(self.resolve_backward)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,21 +10,12 @@ from flashgen.generator import (
     BackwardPlan,
     BackwardRequest,
     KernelSpec,
-    Op,
     PlanError,
     load_config,
     plan_backward,
     plan_entry,
-    words,
 )
 from flashgen.generator.backward_feasibility import problem
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 def backward(head_dim: int, **changes: object) -> BackwardPlan:

@@ -13,7 +13,7 @@ from flashgen import calls
 from flashgen.backward_geometry import backward_geometry
 from flashgen.errors import ArgumentError, LaunchError
 from flashgen.generator import KernelSpec, plan_backward
-from tests.pure.fake_backward import BackwardMachine, operands, switch
+from tests.pure.fake_backward import BackwardMachine, operands
 
 
 @pytest.fixture
@@ -78,20 +78,14 @@ def test_without_a_gradient_of_lse_its_address_is_null(machine: BackwardMachine)
 
 
 def test_the_workspace_is_linear_in_the_rows() -> None:
-    made = plan_of(128)
+    made = plan_backward(KernelSpec.backward(head_dim=128))
     sizes = [made.workspace_bytes(1, 4, rows) for rows in (16_384, 32_768, 65_536)]
     assert sizes[1] == 2 * sizes[0] == sizes[2] // 2
     assert sizes[0] == 4 * 16_384 * (128 + 2) * 4
 
 
-def plan_of(head_dim: int):  # type: ignore[no-untyped-def]
-    with pytest.MonkeyPatch.context() as patch:
-        switch(patch)
-        return plan_backward(KernelSpec.backward(head_dim=head_dim))
-
-
 def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
-    made = plan_of(64)
+    made = plan_backward(KernelSpec.backward(head_dim=64))
     many = backward_geometry(made, (70_000, 300, 4, 64), (70_000, 9, 2, 64), 1.0)
     assert (many.row_blocks, many.key_blocks) == (-(-300 // made.block_m) * 280_000, 140_000)
     assert 1 <= many.heads_per_group <= 64

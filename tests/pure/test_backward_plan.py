@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,14 +13,12 @@ from flashgen.generator import (
     BackwardPlan,
     BackwardRequest,
     KernelSpec,
-    Op,
     PlanError,
     load_config,
     plan,
     plan_backward,
     plan_entry,
     plan_forward,
-    words,
 )
 from flashgen.generator.backward_feasibility import accumulator_limit
 from flashgen.generator.errors import ConfigError
@@ -33,13 +30,6 @@ from flashgen.generator.shipped import shipped_request
 TOO_UNEVEN = {(16, 256)}
 SMEM = INCLUDE / "flashgen" / "fa3" / "backward" / "smem.cuh"
 PARAMS = INCLUDE / "flashgen" / "attention" / "backward_params.h"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 def backward(qk: int, v: int | None = None, **changes: object) -> BackwardPlan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from flashgen.generator import (
     BackwardPlan,
     BackwardRequest,
     KernelSpec,
-    Op,
     describe,
     load_config,
     plan,
@@ -22,20 +20,12 @@ from flashgen.generator import (
     render,
     shipped_configs,
     to_yaml,
-    words,
 )
 from flashgen.generator.paths import CONFIGS, TEMPLATES
 from flashgen.generator.shipped import shipped_path
 
 HEAD_DIMS = [(d, d) for d in (32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256)] + [(192, 128)]
 SHIPPED = sorted(CONFIGS.glob("*/attention_bwd_*.yaml"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 def test_config_struct_holds_the_plan() -> None:

@@ -1,4 +1,4 @@
-"""The backward's specs and configs: names, the switch that makes them available, and which keys are whose."""
+"""The backward's specs and configs: names, what ships, and which keys are whose."""
 
 from __future__ import annotations
 
@@ -17,19 +17,11 @@ from flashgen.generator import (
     plan,
     plan_entry,
     shipped_configs,
-    words,
 )
 from flashgen.generator.request import BackwardRequest, PlanRequest
 
 BASE = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\n"
 DIMS = st.integers(1, 32).map(lambda count: 8 * count)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 def test_names() -> None:
@@ -69,16 +61,11 @@ def test_deterministic_is_a_feature_of_the_backward() -> None:
         )
 
 
-def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = shipped_configs()
-    monkeypatch.setattr(words, "KERNELS", (Op.attention_fwd,))
-    for refused in (lambda: load_config(BASE), lambda: KernelSpec.backward(head_dim=64)):
-        with pytest.raises(NotAvailableError, match=r"attention_bwd is not available yet \(available: attention_fwd\)"):
-            refused()
-    off = shipped_configs()
-    assert set(off) < set(on)
-    assert {path.name.split("_d")[0] for path in on} == {op.value for op in Op}
-    assert {path.name.split("_d")[0] for path in off} == {"attention_fwd"}
+def test_every_shipped_forward_has_its_backwards() -> None:
+    specs = {entry.spec for path in shipped_configs() for entry in load_config(path)}
+    forwards = [spec for spec in specs if spec.op is Op.attention_fwd]
+    assert forwards
+    assert {spec.backward_of(steady) for spec in forwards for steady in (False, True)} == specs - {*forwards}
 
 
 def test_features_are_swept_by_a_list_of_lists() -> None:

@@ -11,15 +11,9 @@ from torch import Tensor
 import flashgen
 from flashgen.testing import INPUT_KINDS, make_inputs
 from flashgen.testing_backward import judge_gradients
-from tests.pure.fake_backward import switch
 
 SIZES = [(1, 1), (1, 77), (65, 65), (203, 47), (47, 203), (193, 129)]
 HEADS = [(1, 1), (4, 2), (3, 1)]
-
-
-@pytest.fixture(autouse=True)
-def on(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch(monkeypatch)
 
 
 def gradients(

@@ -17,7 +17,6 @@ from flashgen.callable_kernel import Kernel
 from flashgen.errors import ArgumentError, ArtifactError
 from flashgen.generator import BackwardRequest, KernelSpec, plan, plan_backward
 from flashgen.params import backward_digest, forward_digest
-from tests.pure.fake_backward import switch
 from tests.pure.test_loading import built
 
 YAML = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: full\n"
@@ -25,7 +24,6 @@ YAML = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: ful
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    switch(monkeypatch)
     for name in ("_kernels", "_preferred", "_by_spec"):
         monkeypatch.setattr(loading, name, {})
     yield

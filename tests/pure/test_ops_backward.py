@@ -8,14 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import flashgen
+import flashgen.ops  # registers them
 from flashgen.errors import ArgumentError, NotAvailableError
-from tests.pure.fake_backward import switch
-
-
-@pytest.fixture(autouse=True)
-def on(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch(monkeypatch)
-    assert flashgen.attention is not None  # registers the ops
 
 
 def tensors(dv: int = 16, grad: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,26 +136,24 @@ def test_slices_of_a_packed_projection() -> None:
     assert torch.equal(packed.grad, torch.cat([x.grad for x in parts], dim=2))  # type: ignore[misc]
 
 
-def test_the_ops_without_gradients_say_who_has_them() -> None:
-    some = tensors()
-    for call in (
-        lambda: torch.ops.flashgen.attention_fwd(*some),
-        lambda: torch.ops.flashgen.attention_fwd_lse(*some),
-        lambda: flashgen.bind(*some),
-    ):
-        with pytest.raises(NotAvailableError, match="requires_grad=True, and this has no backward pass: call flashgen"):
-            call()
+def test_head_dims_that_no_backward_fits_are_refused() -> None:
+    q, k, v = tensors(256)
+    with pytest.raises(NotAvailableError, match=r"gradients for head dims 16 of q, k and 256 of v .* pad q and k with"):
+        flashgen.attention(q, k, v)
     with torch.no_grad():
-        assert not flashgen.attention(*some).requires_grad
-    with torch.inference_mode():
-        assert flashgen.attention(*some).shape == (2, 5, 4, 16)
+        expected = flashgen.attention(q, k, v)
+    # What the error advises gives the same, with gradients.
+    wider = (torch.nn.functional.pad(x, (0, 8)) for x in (q, k))
+    out = flashgen.attention(*wider, v, softmax_scale=0.25)
+    assert isinstance(out, Tensor)
+    torch.testing.assert_close(out, expected)
+    assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
 
 
-def test_switched_off_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch(monkeypatch, on=False)
-    with pytest.raises(NotAvailableError, match="backward pass is not available yet"):
-        flashgen.attention(*tensors())
-    assert not flashgen.attention(*tensors(grad=False)).requires_grad
+@pytest.mark.parametrize("feature", ["window", "softcap", "alibi_slopes", "attn_bias", "sink", "dropout_p"])
+def test_features_without_a_kernel_are_refused_in_training_too(feature: str) -> None:
+    with pytest.raises(NotAvailableError, match=f"{feature} is not available yet"):
+        flashgen.attention(*tensors(), **{feature: 1.0})
 
 
 def test_wrong_arguments_raise_before_anything_runs() -> None:

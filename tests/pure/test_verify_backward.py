@@ -17,7 +17,6 @@ from flashgen.cases import LAYOUTS, Case
 from flashgen.generator import KernelSpec, plan_backward
 from flashgen.receipts import record, verified
 from flashgen.verify import verify_kernel
-from tests.pure.fake_backward import switch
 
 CPU = torch.device("cpu")
 FEW = [
@@ -29,11 +28,6 @@ FEW = [
     BackwardCase(Case(1, 6, 8, 2, 2, layout="strided_last", softmax_scale=0.5), "strided_last"),
     BackwardCase(Case(1, 6, 8, 2, 2, "logits_-10000", "odd_rows"), "odd_rows"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def on(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch(monkeypatch)
 
 
 def kernel(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,12 +10,10 @@ from flashgen.generator import (
     BackwardPlan,
     KernelSpec,
     NotAvailableError,
-    Op,
     PlanError,
     load_config,
     plan_backward,
     plan_entry,
-    words,
 )
 from flashgen.generator.backward_feasibility import accumulator_limit
 from flashgen.generator.footprint import REGISTER_SPLIT, SMEM_LIMIT, register_pool
@@ -29,13 +26,6 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="an installed package 
 
 def text() -> str:
     return PAGE.read_text("utf-8")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def switched_on() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "KERNELS", tuple(Op))
-        yield
 
 
 def row(key: str, backward: bool = False) -> str:
