@@ -45,9 +45,10 @@ def _part(rows: Rows) -> str:
         if borrowed:
             cells += [_mib(row.get("borrowed_bytes")), _mib(other.get("borrowed_bytes"))]
         lines.append(f"| {' | '.join(cells)} |")
-    mean = math.exp(sum(map(math.log, shares.values())) / len(shares)) if shares else float("nan")
-    held = len(shares) - len(short)
-    lines.append(f"\n{held} of {len(shares)} rows at or above the bar; geometric mean {mean:.3f} of it.")
+    if shares:
+        mean = math.exp(sum(map(math.log, shares.values())) / len(shares))
+        held = len(shares) - len(short)
+        lines.append(f"\n{held} of {len(shares)} rows at or above the bar; geometric mean {mean:.3f} of it.")
     return "\n".join(lines)
 
 

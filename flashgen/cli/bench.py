@@ -27,13 +27,15 @@ def bench(
     ] = None,
     shapes: Annotated[
         str | None,
-        typer.Option("--shape", metavar="GLOB", help="Shapes of the grid, such as `*d128 causal*`. None: all."),
+        typer.Option(
+            "--shape", metavar="GLOB", help="Shapes of the grid, such as `d128 causal` or `bwd d64*S512`. None: all."
+        ),
     ] = None,
     backward: Annotated[
-        bool, typer.Option("--backward", help="Time the gradients alone, by torch.autograd.grad, of all.")
+        bool, typer.Option("--backward", help="Time gradients instead, alone, by torch.autograd.grad.")
     ] = False,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Of the backward: deterministic=True too, and what it costs.")
+        bool, typer.Option("--deterministic", help="Of the backward, deterministic=True too, and its cost.")
     ] = False,
     head_dim: Annotated[int | None, typer.Option("--head-dim", metavar="D", help="One shape of your own.")] = None,
     head_dim_v: Annotated[int | None, typer.Option("--head-dim-v", metavar="D", help="Its head dim of v.")] = None,
