@@ -23,6 +23,11 @@ SCORE_ROUNDING = 2.0**-22
 # The factor that all of P may be off by together: what the rule for LSE allows there (testing.judge). Tensor cores cut
 # sums off, so scores near -1e4 are all too large or all too small by some 1e-2, and exp(score - LSE) with them.
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 2e-6
+# What a sum on tensor cores may lose: they take STEP terms at a time and cut off what float32 does not hold instead of
+# rounding it. Where all terms have one sign, every step loses in the same direction, up to a unit in the last place.
+CUT = 2.0**-23
+STEP = 16
+DQ_KEYS = 128  # the most keys whose share of dq is summed so; the blocks of keys are added with rounding
 WORST = 3.0  # standard deviations that one number may be off: tells only where pt was lucky with few numbers
 
 
@@ -86,9 +91,16 @@ def judge_gradients(
     refs = reference_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     pts = working_precision_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     noises = _sum(partial(_chunk_noise, softmax_scale=scale_of(q, softmax_scale)), dout, dlse, q, k, v, causal)
-    shift = LSE_ABSOLUTE + LSE_RELATIVE * _largest_lse(q, k, v, causal, scale_of(q, softmax_scale))
-    a, b, c = (_verdict(*each, shift) for each in zip(NAMES, gradients, refs, pts, noises, strict=True))
+    of_p = LSE_ABSOLUTE + LSE_RELATIVE * _largest_lse(q, k, v, causal, scale_of(q, softmax_scale))
+    rows = q.shape[1] * (q.shape[2] // max(1, k.shape[2]))  # of all query heads that read a key
+    shifts = [of_p + cut_off(terms) for terms in (min(DQ_KEYS, k.shape[1]), rows, rows)]
+    a, b, c = (_verdict(*each) for each in zip(NAMES, gradients, refs, pts, noises, shifts, strict=True))
     return GradientVerdict(a, b, c)
+
+
+def cut_off(terms: int) -> float:
+    """The relative error that cutting off may leave in a sum of so many terms: 7.6e-6 for 1024 of them."""
+    return CUT * terms / STEP
 
 
 def _verdict(name: str, got: Tensor, ref: Tensor, pt: Tensor, noise: Tensor, shift: float) -> Verdict:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashgen import testing
+from flashgen import testing, testing_backward
 from flashgen.testing import make_inputs
 from flashgen.testing_backward import (
     Gradients,
+    cut_off,
     judge_gradients,
     reference_gradients,
     working_precision_gradients,
@@ -119,6 +120,28 @@ def test_p_may_be_off_by_a_factor_that_is_right_for_lse(dtype: torch.dtype) -> N
         a, b, c = ((x * 1.01).to(dtype) for x in refs)
         verdict = judge_gradients((a, b, c), dout, q, k, v, dlse=dlse)
         assert all(each.ok is right for each in verdict.each), f"{kind}: {verdict}"
+
+
+def test_what_tensor_cores_cut_off_of_a_long_sum_is_allowed_and_not_twice_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One gradient for all rows of out: every term of dv has its sign, and every step of 16 loses in one direction."""
+    q, k, v = make_inputs("normal", (1, 4224, 8, 40), (1, 16, 1, 40), (1, 16, 1, 72), dtype=torch.float16)
+    dout = torch.randn((1, 1, 8, 72), generator=torch.Generator().manual_seed(1)).half().expand(1, 4224, 8, 72)
+    dq, dk, dv = reference_gradients(dout, q, k, v)
+    lost = cut_off(8 * 4224)
+    assert lost == pytest.approx(2112 * 2.0**-23)
+    once, twice = ((dq.half(), dk.half(), (dv * (1 - times * lost)).half()) for times in (1, 2))
+    assert judge_gradients(once, dout, q, k, v).ok
+    verdict = judge_gradients(twice, dout, q, k, v)
+    assert [each.ok for each in verdict.each] == [True, True, False]
+    monkeypatch.setattr(testing_backward, "CUT", 0.0)
+    assert not judge_gradients(once, dout, q, k, v).dv.ok
+
+
+def test_what_may_be_cut_off_of_an_ordinary_sum_is_next_to_nothing() -> None:
+    assert cut_off(1024) == 2.0**-17 < 1e-5
+    dout, q, k, v = problem()
+    verdict = judge_gradients(working_precision_gradients(dout, q, k, v), dout, q, k, v)
+    assert min(each.l2_allowed for each in verdict.each) > 100 * cut_off(2 * 50)
 
 
 def test_one_key_leaves_nothing_to_compare_with() -> None:
