@@ -122,19 +122,24 @@ def test_p_may_be_off_by_a_factor_that_is_right_for_lse(dtype: torch.dtype) -> N
         assert all(each.ok is right for each in verdict.each), f"{kind}: {verdict}"
 
 
-def test_what_tensor_cores_cut_off_of_a_long_sum_is_allowed_and_not_twice_that(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", [8, 16])
+def test_what_tensor_cores_cut_off_of_a_long_sum_is_allowed_and_not_twice_that(
+    group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One gradient for all rows of out: every term of dv has its sign, and every step of 16 loses in one direction."""
-    q, k, v = make_inputs("normal", (1, 4224, 8, 40), (1, 16, 1, 40), (1, 16, 1, 72), dtype=torch.float16)
-    dout = torch.randn((1, 1, 8, 72), generator=torch.Generator().manual_seed(1)).half().expand(1, 4224, 8, 72)
+    q, k, v = make_inputs("normal", (1, 4224, group, 40), (1, 16, 1, 40), (1, 16, 1, 72), dtype=torch.float16)
+    dout = torch.randn((1, 1, group, 72), generator=torch.Generator().manual_seed(1)).half()
+    dout = dout.expand(1, 4224, group, 72)
     dq, dk, dv = reference_gradients(dout, q, k, v)
-    lost = cut_off(8 * 4224)
-    assert lost == pytest.approx(2112 * 2.0**-23)
+    lost = cut_off(group * 4224)
+    assert lost == group * 264 * 2.0**-23
     once, twice = ((dq.half(), dk.half(), (dv * (1 - times * lost)).half()) for times in (1, 2))
     assert judge_gradients(once, dout, q, k, v).ok
     verdict = judge_gradients(twice, dout, q, k, v)
     assert [each.ok for each in verdict.each] == [True, True, False]
-    monkeypatch.setattr(testing_backward, "CUT", 0.0)
-    assert not judge_gradients(once, dout, q, k, v).dv.ok
+    if group == 16:  # without the allowance; with 8 the working precision's own error is as large
+        monkeypatch.setattr(testing_backward, "CUT", 0.0)
+        assert not judge_gradients(once, dout, q, k, v).dv.ok
 
 
 def test_what_may_be_cut_off_of_an_ordinary_sum_is_next_to_nothing() -> None:
