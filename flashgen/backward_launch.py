@@ -43,10 +43,10 @@ class LoadedBackward:
     def __init__(self, plan: BackwardPlan, cubin: bytes) -> None:
         self.plan = plan
         self.cubin = cubin
-        self._functions: dict[int, tuple[int, int, int]] = {}
+        self._functions: dict[int, tuple[int, ...]] = {}
         self._lock = threading.Lock()
 
-    def functions(self, device: int) -> tuple[int, int, int]:
+    def functions(self, device: int) -> tuple[int, ...]:
         """The CUfunctions on that device: preprocess, main, postprocess."""
         found = self._functions.get(device)
         if found is None:
@@ -54,9 +54,8 @@ class LoadedBackward:
                 found = self._functions.get(device)
                 if found is None:
                     before, main, after = self.plan.entry_points
-                    load = partial(driver().load, self.cubin)
-                    found = load(before, 0, device), load(main, self.plan.smem_bytes, device), load(after, 0, device)
-                    self._functions[device] = found
+                    sizes = {before: 0, main: self.plan.smem_bytes, after: 0}
+                    found = self._functions[device] = driver().load(self.cubin, sizes, device)
         return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from functools import cache
@@ -149,21 +149,28 @@ class Driver:
             status = self.cuMemsetD8Async(address, 0, size, stream or None)
             self.check(status, f"zeroing {size} bytes on cuda:{device}")
 
-    def load(self, cubin: bytes, name: str, shared_memory_bytes: int, device: int) -> int:
-        """Load machine code and give back its CUfunction on a device, ready for that much dynamic shared memory.
+    def load(self, cubin: bytes, kernels: Mapping[str, int], device: int) -> tuple[int, ...]:
+        """Load machine code once and give back the CUfunctions of its kernels on a device.
 
-        The library stays loaded until the process ends: a launch may still be using it whenever Python lets go of it.
+        ``kernels`` has the bytes of dynamic shared memory that each is launched with, by name; the functions come in
+        its order. The library stays loaded until the process ends: a launch may still be using it whenever Python lets
+        go of it.
         """
-        library, kernel, function = c_void_p(), c_void_p(), c_void_p()
+        library = c_void_p()
         with self._inside(device):
             status = self.cuLibraryLoadData(byref(library), cubin, None, None, 0, None, None, 0)
-            # The driver may look at the code as late as here, or here.
-            status = status or self.cuLibraryGetKernel(byref(kernel), library, name.encode())
-            status = status or self.cuKernelGetFunction(byref(function), kernel)
-            self.check(status, f"loading {name}")
-            attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            status = self.cuFuncSetAttribute(function, attribute, shared_memory_bytes)
-            self.check(status, f"giving {name} {shared_memory_bytes} bytes of shared memory")
+            return tuple(self._function(library, name, size, status) for name, size in kernels.items())
+
+    def _function(self, library: c_void_p, name: str, shared_memory_bytes: int, status: int) -> int:
+        """One kernel of a library that was loaded with that status."""
+        kernel, function = c_void_p(), c_void_p()
+        # The driver may look at the code as late as here, or here.
+        status = status or self.cuLibraryGetKernel(byref(kernel), library, name.encode())
+        status = status or self.cuKernelGetFunction(byref(function), kernel)
+        self.check(status, f"loading {name}")
+        attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        status = self.cuFuncSetAttribute(function, attribute, shared_memory_bytes)
+        self.check(status, f"giving {name} {shared_memory_bytes} bytes of shared memory")
         return function.value or 0
 
 

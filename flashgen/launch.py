@@ -93,7 +93,7 @@ class LoadedKernel:
                 found = self._functions.get(device)
                 if found is None:
                     plan = self.plan
-                    found = driver().load(self.cubin, plan.name, plan.smem_bytes, device)
+                    (found,) = driver().load(self.cubin, {plan.name: plan.smem_bytes}, device)
                     self._functions[device] = found
         return found
 

@@ -24,7 +24,7 @@ class FakeBackwardCuda(FakeCuda):
 
     def on_cuLibraryGetKernel(self, kernel: int, library: int, name: bytes) -> int:
         super().on_cuLibraryGetKernel(kernel, library, name)
-        ctypes.c_void_p.from_address(kernel).value = 0xFF + len(self.loaded)
+        ctypes.c_void_p.from_address(kernel).value = 0xFF + len(self.kernels)
         return 0
 
     def on_cuKernelGetFunction(self, function: int, kernel: int) -> int:

@@ -6,7 +6,13 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
-from flashgen.driver import _SIGNATURES, CU_STREAM_CAPTURE_MODE_RELAXED, Driver, LaunchConfig
+from flashgen.driver import (
+    _SIGNATURES,
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    CU_STREAM_CAPTURE_MODE_RELAXED,
+    Driver,
+    LaunchConfig,
+)
 from flashgen.params import forward_params
 
 
@@ -16,7 +22,9 @@ class FakeCuda:
     def __init__(self) -> None:
         self.encoded: list[SimpleNamespace] = []
         self.launched: list[SimpleNamespace] = []
-        self.loaded: list[tuple[bytes, bytes]] = []
+        self.loaded: list[bytes] = []  # machine code
+        self.kernels: list[bytes] = []  # names of kernels that were asked for
+        self.shared: list[tuple[int, int]] = []  # function, bytes of shared memory it may have
         self.refuse_stride_zero = False
         self.launch_statuses: list[int] = []
         self.encode_statuses: list[int] = []
@@ -78,7 +86,7 @@ class FakeCuda:
     def on_cuLibraryLoadData(self, library: int, code: bytes, *rest: Any) -> int:
         if status := self._load_status():
             return status
-        self.loaded.append((ctypes.string_at(code) if isinstance(code, int) else code, b""))
+        self.loaded.append(ctypes.string_at(code) if isinstance(code, int) else code)
         ctypes.c_void_p.from_address(library).value = 0x11
         return 0
 
@@ -86,7 +94,7 @@ class FakeCuda:
         assert library == 0x11
         if status := self._load_status():
             return status
-        self.loaded[-1] = (self.loaded[-1][0], name)
+        self.kernels.append(name)
         ctypes.c_void_p.from_address(kernel).value = 0x22
         return 0
 
@@ -95,6 +103,11 @@ class FakeCuda:
         if status := self._load_status():
             return status
         ctypes.c_void_p.from_address(function).value = 0x33
+        return 0
+
+    def on_cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:
+        assert attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.shared.append((function, value))
         return 0
 
     def _load_status(self) -> int:

@@ -32,7 +32,9 @@ def test_arguments_of_a_launch(machine: BackwardMachine, deterministic: bool) ->
             head_dim=128, head_dim_v=64, dtype="fp16", mask="causal", deterministic=deterministic
         )
     ]  # fmt: skip
-    assert [name.decode() for _, name in machine.cuda.loaded] == [*made.entry_points]
+    assert machine.cuda.loaded == [b"CUBIN"]
+    assert [name.decode() for name in machine.cuda.kernels] == [*made.entry_points]
+    assert machine.cuda.shared == [(0x100, 0), (0x101, made.smem_bytes), (0x102, 0)]
     assert [each.function for each in (before, main, after)] == [0x100, 0x101, 0x102]
     m_blocks, n_blocks = -(-300 // made.block_m), -(-500 // made.block_n)
     assert [each.grid for each in (before, main, after)] == [

@@ -25,7 +25,8 @@ def test_arguments_of_a_launch(machine: Machine) -> None:
     out, lse = machine.launcher(q, k, v, True, None, True)
     assert lse is not None
     got, made = machine.cuda.launched[-1], plan(machine.resolved[0])
-    assert machine.cuda.loaded == [(b"CUBIN", made.name.encode())]
+    assert (machine.cuda.loaded, machine.cuda.kernels) == ([b"CUBIN"], [made.name.encode()])
+    assert machine.cuda.shared == [(0x33, made.smem_bytes)]
     blocks = -(-300 // made.block_m)
     params = {name: getattr(got.params, name) for name in ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k")}
     assert params == {"batch": 2, "heads_q": 4, "heads_kv": 2, "seqlen_q": 300, "seqlen_k": 500}
