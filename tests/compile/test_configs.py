@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flashgen.compiler import reuse_headers
-from flashgen.generator import ConfigEntry, load_config, shipped_configs
+from flashgen.generator import ConfigEntry, KernelSpec, load_config, shipped_configs
 from flashgen.kernel import build_kernel
 from flashgen.receipts import read_receipts
 
@@ -43,7 +43,10 @@ def test_shipped_kernel(entry: ConfigEntry, record_property: Callable[[str, obje
 
 def test_what_ships() -> None:
     shapes = [(d, d) for d in HEAD_DIMS] + [(192, 128)]
-    want = {(*shape, dtype, mask) for shape in shapes for dtype in ("bf16", "fp16") for mask in ("full", "causal")}
-    have = {(e.spec.head_dim_qk, e.spec.head_dim_v, e.spec.dtype.value, e.spec.mask.value) for e in ENTRIES}
-    assert want <= have
+    forwards = [
+        KernelSpec.forward(head_dim=qk, head_dim_v=v, dtype=dtype, mask=mask)
+        for qk, v in shapes for dtype in ("bf16", "fp16") for mask in ("full", "causal")
+    ]  # fmt: skip
+    backwards = [forward.backward_of(deterministic) for forward in forwards for deterministic in (False, True)]
+    assert {*forwards, *backwards} <= {entry.spec.any_length for entry in ENTRIES}
     assert len({e.spec for e in ENTRIES}) == len({e.spec.name for e in ENTRIES}) == len(ENTRIES)
