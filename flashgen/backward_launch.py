@@ -18,7 +18,7 @@ from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
 
 DESCRIBED = ("dout", "q", "k", "v")  # what the copy engine reads: one descriptor each
 STRIDED = ("out", "dout", "dq", "dk", "dv")  # what threads read and write by address
-BORROWED = ("dq_accum", "lse_log2", "dpsum", "dq_turn")  # parts of the workspace
+BORROWED = ("dq_accum", "lse_log2", "dpsum", "dq_state")  # parts of the workspace
 
 
 class Addresses(NamedTuple):

@@ -17,7 +17,9 @@ TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
 
 _STRUCT = r"struct\s+{}\s*\{{(?P<body>[^{{}}]*)\}}\s*;"
-_FIELD = re.compile(r"(?P<type>TensorMap|float|int|long long|[A-Za-z_]\w*\s*\*)\s+(?P<names>\w+(?:\s*,\s*\w+)*)\s*;")
+_FIELD = re.compile(
+    r"(?P<type>TensorMap|float|int|long long|(?:long long|[A-Za-z_]\w*)\s*\*)\s+(?P<names>\w+(?:\s*,\s*\w+)*)\s*;"
+)
 
 
 class ParamsError(FlashgenError):

@@ -51,9 +51,7 @@ def describe(
     """The descriptor of a (batch, seq, heads, d) tensor for boxes of (columns, rows). The layout must be legal."""
     batch, seq, heads, head_dim = shape
     # The stride of a dimension of size 1 is never multiplied by anything but 0, yet the driver checks it.
-    seq_stride, head_stride, batch_stride = (
-        ALIGNMENT if shape[i] == 1 else strides[i] * itemsize for i in (1, 2, 0)
-    )
+    seq_stride, head_stride, batch_stride = (ALIGNMENT if shape[i] == 1 else strides[i] * itemsize for i in (1, 2, 0))
     return TensorMap(
         DATA_TYPES[dtype],
         (head_dim, seq, heads, batch),

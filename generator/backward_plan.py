@@ -14,7 +14,7 @@ from .swizzled import SwizzledPlan
 
 ROWS_BY_KEYS = 64  # keys of which a warpgroup holds gradients
 SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
-FLOAT = 4  # bytes
+FLOAT, COUNTER = 4, 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,14 @@ class BackwardPlan(SwizzledPlan):
         return self.spec.deterministic
 
     @property
+    def stores_first(self) -> bool:
+        """Whether the first block of keys to add to a block of dq stores it, so that nobody needs to zero it.
+
+        Asking who is first takes a way to global memory and back, which a second pass of dq would wait for.
+        """
+        return self.dq_passes == 1
+
+    @property
     def dq_columns(self) -> tuple[int, int]:
         """Columns of dq that each consumer warpgroup computes: all of 64 rows each, or some, in whole chunks of k."""
         head_dim, chunk = self.spec.head_dim_qk, self.chunk_qk
@@ -84,8 +92,8 @@ class BackwardPlan(SwizzledPlan):
             ("dq", sum(64 * columns // self.dq_passes for columns in self.dq_columns) * FLOAT, 128),
             ("lse", self.stages_q * m * FLOAT, 128),
             ("dpsum", self.stages_do * m * FLOAT, 128),
-            # of k and v; full and empty of every stage of q and of dout, and of both parts of dq.
-            ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 4), 8),
+            # of k and v; full and empty of every stage of q and of dout; of both parts of dq full for two writers, empty.
+            ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 6), 8),
         )
 
     @property
@@ -122,7 +130,7 @@ class BackwardPlan(SwizzledPlan):
     def workspace(self, batch: int, heads_q: int, seqlen_q: int) -> tuple[SmemRow, ...]:
         """What the kernels hand each other in global memory, in order, each part at a multiple of 256 bytes.
 
-        Linear in the query rows: one float32 dq, two numbers a row, and with ``deterministic`` a counter a block.
+        Linear in the query rows: one float32 dq, two numbers a row, and a counter a block.
         """
         blocks = batch * heads_q * self.m_blocks(seqlen_q)
         rows = blocks * self.block_m
@@ -130,7 +138,7 @@ class BackwardPlan(SwizzledPlan):
             ("dq_accum", rows * self.spec.head_dim_qk * FLOAT, 256),
             ("lse_log2", rows * FLOAT, 256),
             ("dpsum", rows * FLOAT, 256),
-            ("dq_turn", blocks * FLOAT if self.deterministic else 0, 256),
+            ("dq_state", blocks * COUNTER, 256),
             align=256,
         )
 

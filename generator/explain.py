@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import backward_feasibility
-from .backward_plan import FLOAT, BackwardPlan
+from .backward_plan import COUNTER, FLOAT, BackwardPlan
 from .cost import MMA_FLOP_PER_CYCLE, exp2_cycles
 from .footprint import SMEM_LIMIT, SmemRow, accumulator_limit, accumulator_table, register_pool, round_up
 from .plan import AnyPlan, KernelPlan
@@ -72,7 +72,7 @@ def _backward(plan: BackwardPlan) -> Explanation:
         bytes=m * ((qk + v) * spec.dtype.bytes + 2 * FLOAT + qk * FLOAT),
         matrix_cycles=2 * m * n * columns / MMA_FLOP_PER_CYCLE,
         exp2_cycles=exp2_cycles(m, n),
-        workspace_bytes_per_row=(qk + 2) * FLOAT + (FLOAT / m if plan.deterministic else 0),
+        workspace_bytes_per_row=(qk + 2) * FLOAT + COUNTER / m,
     )
 
 

@@ -41,6 +41,7 @@ def test_config_struct_holds_the_plan() -> None:
         "kStagesDo": "2",
         "kStagesDs": "1",
         "kDqPasses": "2",
+        "kStoresFirst": "false",
         "kConsumerWarpgroups": "2",
         "kChunkQK": "64",
         "kChunkV": "32",
@@ -112,10 +113,10 @@ def test_describe() -> None:
     assert (about.accumulator_registers, about.accumulator_limit) == (192, 196)
     assert (about.registers, about.register_pool) == (64512, 64512)
     assert about.smem_bytes == 198656
-    assert about.workspace_bytes_per_row == 130 * 4
+    assert about.workspace_bytes_per_row == 130 * 4 + 8 / 64
     exact = plan_backward(KernelSpec.backward(head_dim=128, deterministic=True))
-    assert describe(exact).workspace_bytes_per_row == 130 * 4 + 4 / 64
-    assert exact.workspace_bytes(1, 1, 64 * 64) == 64 * 64 * describe(exact).workspace_bytes_per_row
+    assert describe(exact).workspace_bytes_per_row == about.workspace_bytes_per_row
+    assert exact.workspace_bytes(1, 1, 64 * 64) == 64 * 64 * about.workspace_bytes_per_row
     padded = describe(plan_backward(KernelSpec.backward(head_dim=72)))
     assert padded.matrix_share == (5 * 72) / (3 * 72 + 2 * 80)
 

@@ -50,7 +50,7 @@ def test_the_header_of_the_backward_holds_what_its_launch_sets() -> None:
     strides = {f"{name}_{which}_stride" for name in strided for which in ("batch", "row", "head")}
     assert strides <= set(names)
     assert {
-        "out_data", "dout_data", "lse", "dlse", "lse_log2", "dpsum", "dq_accum", "dq_turn", "dq", "dk", "dv", "batch",
+        "out_data", "dout_data", "lse", "dlse", "lse_log2", "dpsum", "dq_accum", "dq_state", "dq", "dk", "dv", "batch",
         "heads_q", "heads_kv", "seqlen_q", "seqlen_k", "m_blocks", "n_blocks", "heads_per_group", "scale", "scale_log2",
     } == set(names) - strides - {"q", "k", "v", "dout"}  # fmt: skip
     assert ctypes.sizeof(backward_params()) == layout.size

@@ -15,6 +15,9 @@ struct BackwardMask<FullMask> {
   // The first block of query rows that sees any key of the block.
   template <int kBlockM, int kBlockN>
   __device__ __forceinline__ static int first_m_block(BackwardParams const&, int) { return 0; }
+  // Whether any row of the query block sees a key.
+  template <int kBlockM>
+  __device__ __forceinline__ static bool sees(BackwardParams const&, int) { return true; }
   // The last block of keys that any row of the query block sees, given that it sees one.
   template <int kBlockM, int kBlockN>
   __device__ __forceinline__ static int last_n_block(BackwardParams const& params, int) { return params.n_blocks - 1; }
@@ -32,6 +35,10 @@ struct BackwardMask<CausalMask> {
   template <int kBlockM, int kBlockN>
   __device__ __forceinline__ static int first_m_block(BackwardParams const& params, int n_block) {
     return max(0, n_block * kBlockN - (params.seqlen_k - params.seqlen_q)) / kBlockM;
+  }
+  template <int kBlockM>
+  __device__ __forceinline__ static bool sees(BackwardParams const& params, int m_block) {
+    return (m_block + 1) * kBlockM - 1 + params.seqlen_k - params.seqlen_q >= 0;
   }
   template <int kBlockM, int kBlockN>
   __device__ __forceinline__ static int last_n_block(BackwardParams const& params, int m_block) {

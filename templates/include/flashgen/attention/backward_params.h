@@ -20,8 +20,8 @@ struct BackwardParams {
   float* dlse;                 // (B, Hq, Sq) gradient of lse; null: zero
   float* lse_log2;             // (B, Hq, Mp) written by the preprocess; +inf where P shall be zero
   float* dpsum;                // (B, Hq, Mp) written by the preprocess: rowsum(dout * out) - dlse
-  float* dq_accum;             // (B, Hq, m_blocks, M * Dqk) zeroed by the preprocess, in the order of postprocess.cuh
-  int* dq_turn;                // (B, Hq, m_blocks) zeroed by the preprocess; null unless deterministic
+  float* dq_accum;             // (B, Hq, m_blocks, M * Dqk) in the order of postprocess.cuh; garbage where rows see no key
+  long long* dq_state;         // (B, Hq, m_blocks) who has added to a block of dq_accum (dq_writer.cuh); zeroed by the preprocess
   void* dq;                    // (B, Sq, Hq, Dqk)
   void* dk;                    // (B, Sk, Hkv, Dqk)
   void* dv;                    // (B, Sk, Hkv, Dv)

@@ -3,6 +3,7 @@
 //
 // The accumulator of a block keeps the order in which the threads of a product hold it (wgmma.cuh), so that the main kernel adds it in bulk:
 // [row / 64][column / 8][thread][4], the 4 being 2 rows (8 apart) x 2 columns. A thread here takes 2 rows x 8 columns: 64 bytes in one piece.
+#include <flashgen/attention/backward_mask.cuh>
 #include <flashgen/attention/backward_params.h>
 #include <flashgen/common/ptx.cuh>
 
@@ -11,6 +12,7 @@ namespace flashgen {
 template <class Config>
 struct Postprocess {
   using Element = typename Config::Element;
+  using Mask = BackwardMask<typename Config::Mask>;
   static constexpr int kThreads = 256;
   static constexpr int kRows = Config::kBlockM, kHeadDim = Config::kHeadDimQK, kPieces = kHeadDim / 8;
 
@@ -20,6 +22,7 @@ struct Postprocess {
     int const batch = static_cast<int>(head_of_batches / params.heads_q), head = static_cast<int>(head_of_batches - int64_t{batch} * params.heads_q);
     float const* const accum = params.dq_accum + tile * (kRows * kHeadDim);
     Element* const dq = static_cast<Element*>(params.dq) + batch * params.dq_batch_stride + head * params.dq_head_stride;
+    bool const seen = Mask::template sees<kRows>(params, m_block);  // else nobody may have written the accumulator
 
     CUTE_UNROLL
     for (int first = 0; first < kRows / 2 * kPieces; first += kThreads) {
@@ -31,7 +34,7 @@ struct Postprocess {
       uint32_t upper[4], lower[4];
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        float4 const x = from[i];
+        float4 const x = seen ? from[i] : make_float4(0.f, 0.f, 0.f, 0.f);
         upper[i] = ptx::pack<Element>(x.x * params.scale, x.y * params.scale);
         lower[i] = ptx::pack<Element>(x.z * params.scale, x.w * params.scale);
       }

@@ -1,5 +1,5 @@
 #pragma once
-// Before the backward's main kernel: what a query row contributes to every gradient, and clean accumulators. One thread block a block of M rows.
+// Before the backward's main kernel: what a query row contributes to every gradient, and clean counters. One thread block a block of M rows.
 //   dS = P * (dP - rowsum(dO * O)) + P * dLSE = P * (dP - dpsum)     with dpsum = rowsum(dO * O) - dLSE
 #include <cute/numeric/integral_constant.hpp>
 #include <cutlass/bfloat16.h>
@@ -30,10 +30,11 @@ struct Preprocess {
     int const m_block = static_cast<int>(tile - head_of_batches * params.m_blocks);
     int const batch = static_cast<int>(head_of_batches / params.heads_q), head = static_cast<int>(head_of_batches - int64_t{batch} * params.heads_q);
 
-    float4* const accum = reinterpret_cast<float4*>(params.dq_accum + tile * (kRows * Config::kHeadDimQK));
-    for (int i = threadIdx.x; i < kRows * Config::kHeadDimQK / 4; i += kThreads) accum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (Config::kDeterministic && threadIdx.x == 0) params.dq_turn[tile] = 0;
-
+    if constexpr (!Config::kStoresFirst) {
+      float4* const accum = reinterpret_cast<float4*>(params.dq_accum + tile * (kRows * Config::kHeadDimQK));
+      for (int i = threadIdx.x; i < kRows * Config::kHeadDimQK / 4; i += kThreads) accum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+    }
+    if (threadIdx.x == 0) params.dq_state[tile] = 0;
     Element const* const out = static_cast<Element const*>(params.out_data) + batch * params.out_batch_stride + head * params.out_head_stride;
     Element const* const dout = static_cast<Element const*>(params.dout_data) + batch * params.dout_batch_stride + head * params.dout_head_stride;
     int const lane = threadIdx.x % kLanes;

@@ -71,19 +71,28 @@ __device__ __forceinline__ void row_load(void const* from, uint64_t* barrier, vo
                "r"(shared_address(barrier))
                : "memory");
 }
+__device__ __forceinline__ void row_store(void* to, void const* from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
 // to += from, float by float, each addition atomic.
 __device__ __forceinline__ void row_add(float* to, void const* from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 
-// ---- a counter in global memory that orders blocks ----
-__device__ __forceinline__ int load_acquire(int const* counter) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+// ---- counters in global memory that order blocks ----
+__device__ __forceinline__ long long load_acquire(long long const* counter) {
+  long long value;
+  asm volatile("ld.acquire.gpu.global.s64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
   return value;
 }
-__device__ __forceinline__ void add_release(int* counter, int value) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+__device__ __forceinline__ void add_release(long long* counter, long long value) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
+}
+// Gives what stood there before.
+__device__ __forceinline__ long long add_acquire(long long* counter, long long value) {
+  long long before;
+  asm volatile("atom.acquire.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(counter), "l"(value) : "memory");
+  return before;
 }
 // Orders ordinary accesses to any memory and the copy engine's.
 __device__ __forceinline__ void fence_async_proxy_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
@@ -121,6 +130,9 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
+
+// Hides from the compiler where a number comes from, so that what follows from it is computed where it is wanted and not kept in registers.
+__device__ __forceinline__ void opaque(int& x) { asm volatile("" : "+r"(x)); }
 
 // True in one thread of a converged warp.
 __device__ __forceinline__ bool elect_one() {

@@ -2,7 +2,10 @@
 // The schedule for head dimensions up to 128: each of two consumer warpgroups has 64 keys and holds their dK and dV. S^T and dP^T are computed
 // transposed, so that P^T and dS^T stay in registers as A operands; only dS goes through shared memory, for dQ, which both warpgroups share.
 //
-//   | S dP issued | P = exp2(S - LSE) | dS = P (dP - dpsum) | dV issued | dS to shared memory, both | dQ dK issued | dQ to its writer | dK done |
+//   | S dP issued | P = exp2(S - LSE) | dS = P (dP - dpsum), to shared memory | dV issued | both have dS | dQ dK issued | dQ to its writer | dK done |
+//
+// Products keep shared memory busy, so that what a warp writes there takes some 300 cycles to arrive. So dS is written before dV, whose steps hold
+// the warp anyway (its A operand is in registers), and the writer hears of dQ behind the next block's first products.
 #include <flashgen/fa3/backward/consumer.cuh>
 
 namespace flashgen::fa3::backward {
@@ -10,41 +13,43 @@ namespace flashgen::fa3::backward {
 template <class Config, int kDqColumns>
 struct ByKeys : Consumer<Config, kDqColumns> {
   using Base = Consumer<Config, kDqColumns>;
+  using typename Base::DqPart;
   using typename Base::S;
   using typename Base::T;
   using Base::kM;
   using Base::Base;
   static_assert(Config::kStagesDs >= 2, "a warpgroup may write the next dS while the other still reads this one");
+  static_assert(Config::kDqPasses == 1, "a warpgroup hands over its part of dQ at once");
 
-  __device__ __forceinline__ void compute(int m_block, float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
+  __device__ __forceinline__ void compute(bool first, int m_block, float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
     float s[kM / 2], dp[kM / 2];
     this->await_q();
     this->issue_scores(s);
     this->await_dout();
     this->issue_dp(dp);
+    if (!first) this->pass_dq(this->step.before());
     wgmma_wait<1>();
     wgmma_hold(s);
     this->exponentiate(s, m_block);
-    uint32_t p[kM / 4];
+    uint32_t p[kM / 4], pair[kM / 4];
     S::convert(p, s);
     wgmma_wait<0>();
     wgmma_hold(dp);
     S::differentiate(dp, s, this->smem.dpsum[this->dout()], this->thread);
-    this->issue_dv(dv, p);
-    uint32_t pair[kM / 4];
     S::convert(pair, dp);
     S::store(this->smem.ds + this->ds() * T::Ds::kBytes, pair, this->first_row, this->thread);
+    this->issue_dv(dv, p);
     ptx::fence_async_proxy();
     ptx::named_sync(kDsReady, 256);
     if constexpr (kDqColumns > 0) {
-      float dq[kDqColumns / 2];
+      DqPart dq;
       this->issue_dq(dq);
       this->issue_dk(dk, pair);
       wgmma_wait<1>();
       wgmma_hold(dq);
       wgmma_hold(dv);
       this->release_dout();
-      this->pass_dq(dq);
+      this->write_dq(dq);
     } else {
       this->issue_dk(dk, pair);
       wgmma_wait<1>();
@@ -54,15 +59,24 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     wgmma_wait<0>();
     wgmma_hold(dk);
     this->release_q();
-    ++this->step.index;
+    this->step = this->step.next();
   }
 
   __device__ __forceinline__ void run() {
     float dk[Config::kHeadDimQK / 2], dv[Config::kHeadDimV / 2];
     clear(dk);
     clear(dv);
-    this->await_keys();
-    this->tile.for_each_m_block(this->params, [&](int, int m_block) { compute(m_block, dk, dv); });
+    int const first = this->tile.first_m_block, blocks = this->tile.blocks(this->params);
+    if (blocks > 0) {
+      this->await_keys();
+      int m_block = first;
+      CUTE_NO_UNROLL
+      for (int i = 0; i < blocks; ++i) {
+        compute(i == 0, m_block, dk, dv);
+        m_block = m_block + 1 < this->params.m_blocks ? m_block + 1 : first;
+      }
+      this->pass_dq(this->step.before());
+    }
     this->store_dk(dk);
     this->store_dv(dv);
   }

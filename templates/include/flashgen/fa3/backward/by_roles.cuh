@@ -40,14 +40,14 @@ struct Values : Consumer<Config, kDqColumns> {
     this->release_dout();
     wgmma_wait<0>();
     wgmma_hold(dq);
-    this->pass_dq(dq);
-    ++this->step.index;
+    this->hand_over(dq);
+    this->step = this->step.next();
   }
 
   __device__ __forceinline__ void run() {
     float dv[Config::kHeadDimV / 2];
     clear(dv);
-    this->await_keys();
+    if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int m_block) { compute(m_block, dv); });
     this->store_dv(dv);
   }
@@ -86,17 +86,17 @@ struct Keys : Consumer<Config, kDqColumns> {
     this->issue_dk(dk, pair);
     wgmma_wait<1>();
     wgmma_hold(dq);
-    this->pass_dq(dq);
+    this->hand_over(dq);
     wgmma_wait<0>();
     wgmma_hold(dk);
     this->release_q();
-    ++this->step.index;
+    this->step = this->step.next();
   }
 
   __device__ __forceinline__ void run() {
     float dk[Config::kHeadDimQK / 2];
     clear(dk);
-    this->await_keys();
+    if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int) { compute(dk); });
     this->store_dk(dk);
   }

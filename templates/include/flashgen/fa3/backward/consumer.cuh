@@ -89,20 +89,32 @@ struct Consumer {
                                                                       b.at(T::K::mn_major_step(i)), i > 0);
     wgmma_commit();
   }
-  // Hands dQ to its writer, pass by pass.
-  __device__ __forceinline__ void pass_dq(DqPart const& dq) {
-    constexpr int kCount = kDqCount / Dq::kPasses;
-    float4* const to = reinterpret_cast<float4*>(smem.dq + warpgroup * Dq::floats(0)) + thread;
-    CUTE_UNROLL
-    for (int pass = 0; pass < Dq::kPasses; ++pass) {
+  // Writes a pass of dQ where its writer finds it, once the pass before has been read; pass_dq then tells the writer.
+  __device__ __forceinline__ void write_dq(DqPart const& dq, int pass = 0) {
+    if constexpr (kDqColumns > 0) {
+      constexpr int kCount = kDqCount / Dq::kPasses;
+      float4* const to = reinterpret_cast<float4*>(smem.dq + warpgroup * Dq::floats(0)) + thread;
       ptx::barrier_wait(&smem.dq_empty[warpgroup], (step.index * Dq::kPasses + pass) % 2 ^ 1);
       CUTE_UNROLL
       for (int j = 0; j < kCount / 4; ++j) {
         float const* const from = dq + pass * kCount + 4 * j;
         to[j * 128] = make_float4(from[0], from[1], from[2], from[3]);
       }
+    }
+  }
+  __device__ __forceinline__ void pass_dq(Step at) {
+    if constexpr (kDqColumns > 0) {
       ptx::fence_async_proxy();
-      ptx::barrier_arrive(&smem.dq_full[warpgroup]);
+      ptx::barrier_arrive(&smem.dq_full[warpgroup][at.stage<kDqWriters>()]);
+    }
+  }
+
+  // Both, pass by pass.
+  __device__ __forceinline__ void hand_over(DqPart const& dq) {
+    CUTE_UNROLL
+    for (int pass = 0; pass < Dq::kPasses; ++pass) {
+      write_dq(dq, pass);
+      pass_dq(step);
     }
   }
 
@@ -110,18 +122,24 @@ struct Consumer {
     S::exponentiate(s, smem.lse[q()], params.scale_log2, thread);
     if (S::Mask::template partial<kM, kN>(params, m_block, tile.n_block)) S::mask(s, params, tile.n_block * kN + first_row, m_block, thread);
   }
-  __device__ __forceinline__ void await_keys() {
-    if (tile.is_seen(params)) ptx::barrier_wait(&smem.kv_full, 0);
-  }
+  __device__ __forceinline__ void await_keys() { ptx::barrier_wait(&smem.kv_full, 0); }
 
+  // Registers are scarce in the loop: what only the end wants is computed there.
+  __device__ __forceinline__ KeyTile<Config> tile_again() const {
+    int block = blockIdx.x;
+    ptx::opaque(block);
+    return KeyTile<Config>(params, block);
+  }
   __device__ __forceinline__ void store_dk(float const (&dk)[Config::kHeadDimQK / 2]) {
-    int const key = tile.n_block * kN + first_row;
-    Element* const to = static_cast<Element*>(params.dk) + tile.batch * params.dk_batch_stride + tile.head_kv * params.dk_head_stride + key * params.dk_row_stride;
+    KeyTile<Config> const at = tile_again();
+    int const key = at.n_block * kN + first_row;
+    Element* const to = static_cast<Element*>(params.dk) + at.batch * params.dk_batch_stride + at.head_kv * params.dk_head_stride + key * params.dk_row_stride;
     store_gradient<Element, Config::kHeadDimQK>(to, params.dk_row_stride, params.seqlen_k - key, dk, params.scale, thread);
   }
   __device__ __forceinline__ void store_dv(float const (&dv)[Config::kHeadDimV / 2]) {
-    int const key = tile.n_block * kN + first_row;
-    Element* const to = static_cast<Element*>(params.dv) + tile.batch * params.dv_batch_stride + tile.head_kv * params.dv_head_stride + key * params.dv_row_stride;
+    KeyTile<Config> const at = tile_again();
+    int const key = at.n_block * kN + first_row;
+    Element* const to = static_cast<Element*>(params.dv) + at.batch * params.dv_batch_stride + at.head_kv * params.dv_head_stride + key * params.dv_row_stride;
     store_gradient<Element, Config::kHeadDimV>(to, params.dv_row_stride, params.seqlen_k - key, dv, 1.f, thread);
   }
 };

@@ -1,5 +1,6 @@
 #pragma once
-// One thread that adds the consumers' parts of dQ to its accumulator in global memory, in bulk; with kDeterministic in the order of the keys.
+// The threads that add the consumers' parts of dQ to its accumulator in global memory, in bulk, each every kDqWriters-th block of rows. With
+// kStoresFirst who comes first to a block of rows stores instead; with kDeterministic all come in the order of the keys.
 #include <flashgen/fa3/backward/key_tile.cuh>
 #include <flashgen/fa3/backward/smem.cuh>
 
@@ -9,30 +10,57 @@ template <class Config>
 struct DqWriter {
   using Dq = DqSplit<Config>;
   static constexpr int kParts = Dq::kColumns[1] > 0 ? 2 : 1;
+  // Of a block's state: blocks of keys that have claimed it in its lower half, blocks of keys whose part stands there in its upper half.
+  static constexpr long long kClaim = 1, kAdded = 1ll << 32;
 
-  // Adds a pass of one warpgroup as soon as it is there.
+  // Adds a pass of one warpgroup, which is there.
   template <int kWarpgroup>
-  __device__ __forceinline__ static void add(Smem<Config>& smem, float* accum, int pass, int phase) {
-    ptx::barrier_wait(&smem.dq_full[kWarpgroup], phase);
-    ptx::row_add(accum + Dq::offset(kWarpgroup) + pass * Dq::floats(kWarpgroup), smem.dq + kWarpgroup * Dq::floats(0), Dq::floats(kWarpgroup) * 4);
+  __device__ __forceinline__ static void add(Smem<Config>& smem, bool first, float* accum, int pass) {
+    float* const to = accum + Dq::offset(kWarpgroup) + pass * Dq::floats(kWarpgroup);
+    float const* const from = smem.dq + kWarpgroup * Dq::floats(0);
+    if (first) ptx::row_store(to, from, Dq::floats(kWarpgroup) * 4);
+    else ptx::row_add(to, from, Dq::floats(kWarpgroup) * 4);
     ptx::store_commit();
   }
 
-  __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
+  // Waits until this block of keys may add to the rows; whether it is to store.
+  __device__ __forceinline__ static bool await(long long* state, int turn) {
+    if constexpr (Config::kDeterministic) {
+      while (ptx::load_acquire(state) >> 32 != turn) {}
+      return Config::kStoresFirst && turn == 0;
+    } else if constexpr (!Config::kStoresFirst) {
+      return false;
+    } else {
+      long long before = ptx::add_acquire(state, kClaim);
+      bool const first = before == 0;
+      if (!first) {
+        while (before < kAdded) before = ptx::load_acquire(state);
+      }
+      return first;
+    }
+  }
+
+  __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem, int writer) {
     KeyTile<Config> const tile(params);
     int phase = 0;
+    unsigned index = 0;
     tile.for_each_m_block(params, [&](int head, int m_block) {
+      if (index++ % kDqWriters != writer) return;
       int64_t const at = tile.m_tile(params, head, m_block);
       float* const accum = params.dq_accum + at * (Config::kBlockM * Config::kHeadDimQK);
-      if constexpr (Config::kDeterministic) {
-        int const turn = tile.turn(params, m_block);
-        while (ptx::load_acquire(params.dq_turn + at) != turn) {}
-        ptx::fence_async_proxy_all();
-      }
+      bool first = false;
       CUTE_UNROLL
       for (int pass = 0; pass < Dq::kPasses; ++pass) {
-        add<0>(smem, accum, pass, phase);
-        if constexpr (kParts == 2) add<1>(smem, accum, pass, phase);
+        ptx::barrier_wait(&smem.dq_full[0][writer], phase);
+        if ((Config::kDeterministic || Config::kStoresFirst) && pass == 0) {  // not before: others wait for who claims a block
+          first = await(params.dq_state + at, tile.turn(params, m_block));
+          ptx::fence_async_proxy_all();
+        }
+        add<0>(smem, first, accum, pass);
+        if constexpr (kParts == 2) {
+          ptx::barrier_wait(&smem.dq_full[1][writer], phase);
+          add<1>(smem, first, accum, pass);
+        }
         ptx::store_wait_read_but<kParts - 1>();
         ptx::barrier_arrive(&smem.dq_empty[0]);
         if constexpr (kParts == 2) {
@@ -41,10 +69,10 @@ struct DqWriter {
         }
         phase ^= 1;
       }
-      if constexpr (Config::kDeterministic) {
+      if (Config::kDeterministic || first) {
         ptx::store_wait();
         ptx::fence_async_proxy_all();
-        ptx::add_release(params.dq_turn + at, 1);
+        ptx::add_release(params.dq_state + at, kAdded);
       }
     });
     ptx::store_wait();

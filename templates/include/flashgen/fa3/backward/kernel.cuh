@@ -1,5 +1,5 @@
 #pragma once
-// The Hopper backward's main kernel: a producer thread, a thread that adds up dQ, two consumer warpgroups. Include this, define a Config, call
+// The Hopper backward's main kernel: a producer thread, threads that add dQ up, two consumer warpgroups. Include this, define a Config, call
 // Preprocess<Config>::run, Backward<Config>::run and Postprocess<Config>::run in three kernels. attention_bwd.cu.jinja lists Config's members.
 #include <flashgen/attention/postprocess.cuh>
 #include <flashgen/attention/preprocess.cuh>
@@ -43,7 +43,7 @@ struct Backward {
     if (warp < 4) {
       ptx::release_registers_to<Config::kProducerRegisters>();
       if (warp == 0 && ptx::elect_one()) Producer<Config>::run(params, smem);
-      else if (warp == 1 && ptx::elect_one()) DqWriter<Config>::run(params, smem);
+      else if (warp >= 1 && warp <= kDqWriters && ptx::elect_one()) DqWriter<Config>::run(params, smem, warp - 1);
     } else {
       ptx::claim_registers_up_to<Config::kConsumerRegisters>();
       consume(params, smem, warp / 4 - 1);

@@ -13,8 +13,7 @@ struct KeyTile {
 
   // Equal blocks: all of a head, then the next head. Uneven ones: within a group of heads that fits in L2 the longest first, heads fastest.
   // NOTE: when dQ is added in a fixed order a block waits for others; those must have started before it (see turn), so later keys come first.
-  __device__ __forceinline__ explicit KeyTile(BackwardParams const& params) {
-    int const tile = blockIdx.x;
+  __device__ __forceinline__ explicit KeyTile(BackwardParams const& params, int tile = blockIdx.x) {
     int head_of_batches;
     if constexpr (Mask::kUnevenKeys) {
       int const tiles_per_group = params.n_blocks * params.heads_per_group;
@@ -47,6 +46,10 @@ struct KeyTile {
       CUTE_NO_UNROLL
       for (int m_block = first_m_block; m_block < params.m_blocks; ++m_block) f(head, m_block);
     }
+  }
+  // How many those are.
+  __device__ __forceinline__ int blocks(BackwardParams const& params) const {
+    return max(0, params.m_blocks - first_m_block) * (params.heads_q / params.heads_kv);
   }
   __device__ __forceinline__ bool is_seen(BackwardParams const& params) const { return first_m_block < params.m_blocks; }
   // A block of query rows among all of a launch.

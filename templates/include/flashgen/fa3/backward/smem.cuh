@@ -37,11 +37,16 @@ struct DqSplit {
 // `phase`, writers for the opposite one, which makes the first writes free (common/pipeline.cuh).
 struct Step {
   unsigned index = 0;
+  __device__ __forceinline__ Step next() const { return {index + 1}; }
+  __device__ __forceinline__ Step before() const { return {index - 1}; }
   template <unsigned kStages>
   __device__ __forceinline__ int stage() const { return index % kStages; }
   template <unsigned kStages>
   __device__ __forceinline__ int phase() const { return index / kStages % 2; }
 };
+
+// Threads that add dQ up, in turn: the way to global memory and back takes longer than a block of rows.
+constexpr unsigned kDqWriters = 2;
 
 template <class Config>
 struct Smem {
@@ -59,7 +64,7 @@ struct Smem {
   alignas(128) float lse[kStagesQ][kM];
   alignas(128) float dpsum[kStagesDo][kM];
   // full: the data is there; empty: its readers are done.
-  uint64_t kv_full, q_full[kStagesQ], q_empty[kStagesQ], do_full[kStagesDo], do_empty[kStagesDo], dq_full[2], dq_empty[2];
+  uint64_t kv_full, q_full[kStagesQ], q_empty[kStagesQ], do_full[kStagesDo], do_empty[kStagesDo], dq_full[2][kDqWriters], dq_empty[2];
 
   __device__ __forceinline__ void init_barriers() {
     ptx::barrier_init(&kv_full, 1);
@@ -72,7 +77,7 @@ struct Smem {
       ptx::barrier_init(&do_empty[i], 2);
     }
     for (int i = 0; i < 2; ++i) {
-      ptx::barrier_init(&dq_full[i], 128);  // NOTE: every thread writes its part
+      for (int writer = 0; writer < kDqWriters; ++writer) ptx::barrier_init(&dq_full[i][writer], 128);  // NOTE: every thread writes its part
       ptx::barrier_init(&dq_empty[i], 1);
     }
     ptx::fence_barrier_init();
