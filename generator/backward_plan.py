@@ -92,7 +92,7 @@ class BackwardPlan(SwizzledPlan):
             ("dq", sum(64 * columns // self.dq_passes for columns in self.dq_columns) * FLOAT, 128),
             ("lse", self.stages_q * m * FLOAT, 128),
             ("dpsum", self.stages_do * m * FLOAT, 128),
-            # Of k and v; full and empty of each stage of q and dout; full for two writers, and empty, of both parts of dq.
+            # Of k and v; full and empty of each stage of q and dout; full (for two writers) and empty of dq's parts.
             ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 6), 8),
         )
 
