@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from flashgen.backward_kernel import BackwardKernel
 from flashgen.bench_backward import autograd_runs, borrowed_bytes, kernel_runs
 from flashgen.bench_grid import BACKWARD_GRID, GRID, OURS, STEADY, Shape
+from flashgen.bench_kernels import identity, own_kernels
 from flashgen.bench_timing import HIDING_CYCLES, time_runs
 from flashgen.bound import bind
 from flashgen.callable_kernel import Kernel
@@ -41,6 +43,10 @@ class Row:
     direction: str = "fwd"  # or bwd
     borrowed_bytes: int | None = None  # GPU memory that a backward takes beside its gradients
     deterministic_cost: float | None = None  # of "flashgen deterministic": its time over flashgen's in the run, less 1
+    # Of flashgen's own: which kernel ran, of a backward the backward alone. Others, and CPU tensors, have no code.
+    kernel: str | None = None
+    plan: dict[str, Any] | None = None  # every choice, as ``plan.request.explicit`` has them
+    sha256: str | None = None
 
 
 def bench(
@@ -64,7 +70,9 @@ def bench(
     names = usable()[0] if backends is None else backends
     rows: list[Row] = []
     for shape in shapes:
-        some = _rows(shape, _runs(shape, kernels, names, deterministic, on_left_out), repetitions)
+        own = own_kernels(shape, kernels, deterministic)
+        runs = _runs(shape, own, kernels is not None, names, on_left_out)
+        some = _rows(shape, runs, own, repetitions)
         rows += some
         if on_done is not None:
             on_done(shape, some)
@@ -73,34 +81,29 @@ def bench(
 
 def _runs(
     shape: Shape,
-    kernels: Sequence[AnyKernel] | None,
+    own: Mapping[str, AnyKernel],
+    by_themselves: bool,
     backends: Sequence[str],
-    deterministic: bool,
     on_left_out: LeftOut | None,
 ) -> dict[str, Run]:
     q, k, v = _inputs(shape)
     causal = shape.mask == "causal"
+    dout = None
     if shape.direction == "bwd":
         dout = torch.randn((*q.shape[:3], v.shape[3]), device=q.device, dtype=q.dtype)
-        if kernels is None:
-            runs = autograd_runs(q, k, v, dout, causal=causal, deterministic=deterministic)
+        if by_themselves:
+            backwards = {name: kernel for name, kernel in own.items() if isinstance(kernel, BackwardKernel)}
+            runs = kernel_runs(backwards, q, k, v, dout, causal=causal)
         else:
-            specs = shape.spec(), shape.spec(deterministic=True)
-            chosen = [kernel for kernel in kernels if isinstance(kernel, BackwardKernel) and kernel.spec in specs]
-            runs = kernel_runs(chosen, q, k, v, dout, causal=causal)
-        return runs | _peer_runs(shape, backends, q, k, v, dout, on_left_out)
-    runs = {}
-    if kernels is None:
-        runs[OURS] = bind(q, k, v, causal=causal)
-    for kernel in kernels or ():
-        if isinstance(kernel, Kernel) and kernel.spec.any_length == shape.spec():
-            plan = kernel.plan
-            label = f"{plan.block_m}x{plan.block_n}x{plan.stages} {plan.scheduler} {plan.rescale} {plan.epilogue}"
-            runs[label] = _kernel_run(kernel, q, k, v)
-    return runs | _peer_runs(shape, backends, q, k, v, None, on_left_out)
+            runs = autograd_runs(q, k, v, dout, causal=causal, deterministic=STEADY in own)
+    elif by_themselves:
+        runs = {name: _kernel_run(kernel, q, k, v) for name, kernel in own.items() if isinstance(kernel, Kernel)}
+    else:
+        runs = {OURS: bind(q, k, v, causal=causal)}
+    return runs | _peer_runs(shape, backends, q, k, v, dout, on_left_out)
 
 
-def _rows(shape: Shape, runs: Mapping[str, Run], repetitions: int) -> list[Row]:
+def _rows(shape: Shape, runs: Mapping[str, Run], own: Mapping[str, AnyKernel], repetitions: int) -> list[Row]:
     if not runs:
         return []
     backward = shape.direction == "bwd"
@@ -117,6 +120,7 @@ def _rows(shape: Shape, runs: Mapping[str, Run], repetitions: int) -> list[Row]:
             shape.direction,
             borrowed_bytes(runs[name]) if backward else None,
             median / medians[OURS] - 1 if name == STEADY else None,
+            **identity(own.get(name), first[0].is_cuda),
         ))  # fmt: skip
     return rows
 

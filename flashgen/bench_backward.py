@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -27,15 +27,11 @@ def autograd_runs(
 
 
 def kernel_runs(
-    kernels: Iterable[BackwardKernel], q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, causal: bool
+    kernels: Mapping[str, BackwardKernel], q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, causal: bool
 ) -> dict[str, Run]:
     """These kernels by themselves, without autograd, over what flashgen's forward gives."""
     out, lse = attention(q, k, v, causal=causal, return_lse=True)
-    runs: dict[str, Run] = {}
-    for kernel in kernels:
-        label = kernel.plan.label + (" deterministic" if kernel.plan.deterministic else "")
-        runs[label] = partial(kernel, dout, q, k, v, out, lse)
-    return runs
+    return {name: partial(kernel, dout, q, k, v, out, lse) for name, kernel in kernels.items()}
 
 
 def borrowed_bytes(run: Run) -> int:

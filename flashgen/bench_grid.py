@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.generator import KernelSpec
 
 OURS, STEADY = "flashgen", "flashgen deterministic"  # names of implementations
+DTYPES = ("bf16", "fp16")  # that are timed
 
 _NAME = re.compile(r"(fwd|bwd) d(\d+)(?:x(\d+))? (\w+) B(\d+) H(\d+)(?:/(\d+))? S(\d+)(?:x(\d+))?(?: (\w+))?")
 
@@ -57,6 +58,10 @@ class Shape:
             int(seqlen_k or seqlen_q), None, int(head_dim_v) if head_dim_v else None, dtype or "bf16",
             direction,
         )  # fmt: skip
+
+    def in_dtype(self, dtype: str) -> Shape:
+        """The same problem in that dtype; bars are known of the grid's own, bf16, alone."""
+        return self if dtype == self.dtype else replace(self, dtype=dtype, bar=None)
 
     @property
     def flop(self) -> float:

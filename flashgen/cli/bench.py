@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashgen.cli import bench_table, shared
-from flashgen.cli.bench_shapes import direction_of, entries_in, needed_entries, own_shape, shapes_of
+from flashgen.cli.bench_shapes import direction_of, dtypes_of, entries_in, needed_entries, own_shapes, shapes_of
 from flashgen.cli.progress import progress
 from flashgen.errors import ToolchainError
 from flashgen.peers import PEERS, left_out_notes, usable
@@ -44,7 +44,10 @@ def bench(
     heads: Annotated[int | None, typer.Option("--heads", metavar="N", min=1, help="Its query heads. None: 16.")] = None,
     heads_kv: Annotated[int | None, typer.Option("--heads-kv", metavar="N", min=1, help="Its key heads.")] = None,
     mask: Annotated[str | None, typer.Option("--mask", metavar="MASK", help="full or causal. None: full.")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or fp16. None: bf16.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", metavar="DTYPES", help="Of all shapes: bf16, fp16, or bf16,fp16 for both. None: bf16."),
+    ] = None,
     backend: Annotated[
         list[str] | None,
         typer.Option("--backend", metavar="NAME", help=f"{', '.join(PEERS)}; repeatable. None: all here but flex."),
@@ -66,15 +69,15 @@ def bench(
         raise typer.BadParameter("--deterministic is of flashgen's own backward: use --backward, and no CONFIG")
     if host and (direction == "bwd" or entries):
         raise typer.BadParameter("--host times a call of flashgen.attention: use neither --backward nor CONFIG")
-    own = own_shape(
+    entries = entries_in(direction, entries)
+    dtypes = dtypes_of(dtype, shapes, entries)
+    wanted = own_shapes(
         {
             "head_dim": head_dim, "head_dim_v": head_dim_v, "batch": batch, "seqlen": seqlen, "heads": heads,
-            "heads_kv": heads_kv, "mask": mask, "dtype": dtype,
+            "heads_kv": heads_kv, "mask": mask,
         },
-        direction,
-    )  # fmt: skip
-    entries = entries_in(direction, entries)
-    wanted = shapes_of(shapes, own, direction, entries)
+        direction, dtypes,
+    ) or shapes_of(shapes, direction, entries, dtypes)  # fmt: skip
     if plot_file is not None and importlib.util.find_spec("matplotlib") is None:
         raise ToolchainError("matplotlib not found: --plot needs it. Install with: pip install 'flashgen[plot]'")
 

@@ -16,22 +16,39 @@ if TYPE_CHECKING:
 BATCH, HEADS, SEQLEN = 4, 16, 4096
 
 
-def own_shape(given: dict[str, Any], direction: str) -> Shape | None:
-    """The one shape of the options, or None when they name none; what no kernel does is refused here."""
+def own_shapes(given: dict[str, Any], direction: str, dtypes: Iterable[str]) -> list[Shape]:
+    """The shape of the options in each dtype; none when they name none. What no kernel does is refused here."""
     from flashgen.bench_grid import Shape
 
     given = {key: value for key, value in given.items() if value is not None}
     if "head_dim" not in given:
         if given:
             raise typer.BadParameter(f"{', '.join(given)}: part of a shape of your own, which needs --head-dim too")
-        return None
+        return []
     seqlen, heads = given.pop("seqlen", SEQLEN), given.pop("heads", HEADS)
-    usual = {"mask": "full", "batch": BATCH, "heads_kv": heads}
-    shape = Shape(heads_q=heads, seqlen_q=seqlen, seqlen_k=seqlen, direction=direction, **(usual | given))
-    if heads % shape.heads_kv:
-        raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {shape.heads_kv}")
-    shape.spec()
-    return shape
+    given = {"mask": "full", "batch": BATCH, "heads_kv": heads} | given
+    if heads % given["heads_kv"]:
+        raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {given['heads_kv']}")
+    sizes = {"heads_q": heads, "seqlen_q": seqlen, "seqlen_k": seqlen, "direction": direction}
+    shapes = [Shape(dtype=dtype, **sizes, **given) for dtype in dtypes]
+    for shape in shapes:
+        shape.spec()
+    return shapes
+
+
+def dtypes_of(given: str | None, pattern: str | None, entries: list[ConfigEntry]) -> list[str]:
+    """The dtypes to time, in order: those given, else of the kernels given, else what the pattern can mean."""
+    from flashgen.bench_grid import DTYPES
+
+    if given is None:
+        named = [dtype for dtype in DTYPES if dtype in (pattern or "")]
+        return named or list(dict.fromkeys(entry.spec.dtype.value for entry in entries)) or [DTYPES[0]]
+    found = [word.strip() for word in given.split(",")]
+    if wrong := [word for word in found if word not in DTYPES]:
+        raise typer.BadParameter(f"--dtype: got {wrong[0]!r}; legal: {', '.join(DTYPES)}, or both with a comma")
+    if entries and not any(entry.spec.dtype in found for entry in entries):
+        raise typer.BadParameter(f"--dtype: got {given}; the kernels given are {entries[0].spec.name} and so on")
+    return list(dict.fromkeys(found))
 
 
 def direction_of(backward: bool, pattern: str | None, entries: list[ConfigEntry]) -> str:
@@ -48,15 +65,13 @@ def entries_in(direction: str, entries: list[ConfigEntry]) -> list[ConfigEntry]:
     return kept
 
 
-def shapes_of(pattern: str | None, own: Shape | None, direction: str, entries: list[ConfigEntry]) -> list[Shape]:
-    """The shapes to time: the own one, else those of the grid, else a usual one for kernels that the grid lacks."""
+def shapes_of(pattern: str | None, direction: str, entries: list[ConfigEntry], dtypes: list[str]) -> list[Shape]:
+    """Those of the grid, each in every dtype, and a usual one for kernels that the grid lacks."""
     from flashgen.bench_grid import BACKWARD_GRID, GRID, Shape
 
-    if own is not None:
-        return [own]
-    grid = BACKWARD_GRID if direction == "bwd" else GRID
+    grid = [shape.in_dtype(dtype) for shape in (BACKWARD_GRID if direction == "bwd" else GRID) for dtype in dtypes]
     found = [shape for shape in grid if pattern is None or fnmatch.fnmatchcase(shape.name, f"*{pattern}*")]
-    specs = {_problem(entry.spec) for entry in entries}
+    specs = {_problem(entry.spec) for entry in entries if entry.spec.dtype in dtypes}
     if specs:
         found = [shape for shape in found if shape.spec() in specs]
     for spec in specs - {shape.spec() for shape in found} if pattern is None else ():

@@ -87,6 +87,7 @@ def test_flashgen_and_peers_are_differentiated_by_autograd(timer: Timer, monkeyp
     assert mine.over_cudnn == pytest.approx(cudnn.milliseconds / mine.milliseconds)
     assert steady.deterministic_cost == pytest.approx(steady.milliseconds / mine.milliseconds - 1)
     assert (mine.deterministic_cost, cudnn.deterministic_cost) == (None, None)
+    assert [row.kernel for row in rows] == [SHAPE.spec().name, SHAPE.spec(deterministic=True).name, None]
     assert timer.slept == [HIDING_CYCLES] * 3 * (WARM_UP + 4), "autograd's own time is hidden"
 
 
@@ -125,6 +126,7 @@ def test_given_kernels_run_by_themselves_on_the_shapes_of_their_problem(timer: T
     assert isinstance(plan, BackwardPlan)
     assert [row.implementation for row in rows] == [plan.label, f"{kernels[1].plan.label} deterministic", "cudnn"]
     assert all(row.disagreement < 0.02 for row in rows)
+    assert [row.kernel for row in rows] == [kernels[0].name, kernels[1].name, None]
 
 
 def test_a_forward_is_timed_as_ever(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:

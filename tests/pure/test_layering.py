@@ -49,7 +49,7 @@ RUNTIME_LAYERS = (
     {"backward_cases", "testing_backward"},
     {"verify_backward"},
     {"bench_grid", "host_time", "peer_adapters", "peers", "panels", "plot"},
-    {"bench_timing", "bench_backward"},
+    {"bench_timing", "bench_backward", "bench_kernels"},
     {"bench"},
     {"verify", "receipts", "bench_document", "doctor"},
     {"tune_state"},
