@@ -2,6 +2,7 @@
 # make test   lint, types, and every test this machine can run
 # make lint   ruff and mypy alone
 # make device all that wants the GPU: receipts, device tests, speed, into build/device
+# make figures  configs/measured.json, what `flashgen explain` shows of speed, from the files of benchmarks/
 # make format rewrite Python files in the project's format
 # make clean  remove what the above made (the environment, caches, built kernels)
 #
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format device clean
+.PHONY: help demo test lint format device figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,6 +52,9 @@ test: lint
 
 device: $(STAMP)
 	PYTHON=$(BIN)/python benchmarks/device.sh
+
+figures: $(STAMP)
+	$(BIN)/python benchmarks/measured.py benchmarks/*.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashgen.cli import shared
+from flashgen.cli import explain_measured, shared
 
 if TYPE_CHECKING:
     from flashgen.generator import AnyPlan, Explanation
@@ -25,22 +26,35 @@ def explain(
     compile_it: Annotated[
         bool, typer.Option("--compile", help="Also compile: registers, spills, instruction counts.")
     ] = False,
+    figures: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--figures", metavar="FILE", help="Measured speed from here too: of `bench --json`, or `tune --state`."
+        ),
+    ] = None,
     as_json: shared.Json = False,
 ) -> None:
-    """Show the plan of kernels: shared memory to the byte, registers, roofline.
+    """Show the plan of kernels: shared memory to the byte, registers, roofline, and measured speed where it is known.
+
+    Known is what ships, what `flashgen tune` timed on this machine, and what --figures names. Figures of another plan
+    of the same kernel are not shown.
 
     Example: `flashgen explain 'attention_fwd_fa3_sm90a_bf16_d128_*' --compile`
     """
     from flashgen.generator import describe, plan_entry
 
     documents = []
+    measured = explain_measured.known(figures or ())
     for entry in shared.entries_of(configs, arch, only):
         explanation = describe(plan_entry(entry))
         built, counts, no_counts = _compiled(entry) if compile_it else (None, {}, "")
+        found = explain_measured.records(explanation.plan, measured, built)
         if as_json:
-            documents.append(_document(entry.origin, explanation, built, counts))
+            documents.append(_document(entry.origin, explanation, built, counts) | {"measured": found})
         else:
             _show(entry.origin, explanation)
+            explain_measured.show(found)
+            _show_memory(explanation)
             if built is not None:
                 _show_compiled(built, counts, no_counts)
     if as_json:
@@ -91,6 +105,9 @@ def _show(origin: str, found: Explanation) -> None:
         facts["workspace"] = f"{found.workspace_bytes_per_row:.6g} bytes a query row and head"
     for name, value in facts.items():
         shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
+
+
+def _show_memory(found: Explanation) -> None:
     rows = [(f"  {row.name}", row.offset, row.bytes) for row in found.smem]
     total = ("  total", "", f"{found.smem_bytes} of {found.smem_limit}")
     shared.print_table(None, ("  shared memory ", "offset", "bytes"), [*rows, total])

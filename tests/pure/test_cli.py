@@ -125,16 +125,6 @@ def test_kernels_are_picked_by_arch_and_glob(run: Run, config: Path) -> None:
     refused(run("render", config, twin), 2, "given twice", "y.yaml", "x.yaml")
 
 
-def test_explain_shows_memory_registers_and_roofline(run: Run, config: Path) -> None:
-    shown = run("explain", config)
-    assert shown.exit_code == 0
-    for word in (NAME, "queries x", "tile", "barriers", "232448", "accumulators", "of peak"):
-        assert word in shown.stdout
-    (document,) = json.loads(run("explain", config, "--json").stdout)
-    assert document["name"] == NAME
-    assert sum(row["bytes"] for row in document["smem"]) <= document["smem_bytes"] <= document["smem_limit"]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

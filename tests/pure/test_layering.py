@@ -29,7 +29,7 @@ GENERATOR_LAYERS = (
     {"shipped"},
     {"candidates", "backward_planner"},
     {"plan"},
-    {"render", "new", "explain", "search"},
+    {"render", "new", "explain", "search", "backward_search"},
     {"__init__"},
 )
 RUNTIME_LAYERS = (
@@ -52,8 +52,8 @@ RUNTIME_LAYERS = (
     {"bench_timing", "bench_backward", "bench_kernels"},
     {"bench"},
     {"verify", "receipts", "bench_document", "doctor"},
-    {"tune_state"},
-    {"tune_trials"},
+    {"tune_state", "tune_space"},
+    {"tune_trials", "figures"},
     {"tune"},
     {"tune_gpu", "tune_report"},
     {"__init__"},
