@@ -5,7 +5,6 @@
 // softmax hides behind the other's products:
 //   warpgroup 0: | S(n) O(n+1) issued | softmax(n) ........ | S(n-1) O(n) issued | ...
 //   warpgroup 1: | softmax(n+1) ..... | S(n) O(n+1) issued  | softmax(n) ....... | ...
-// Where later rows see more keys, a warpgroup skips the tile's last blocks that only the others see, but takes its turns.
 #include <flashgen/attention/mask.cuh>
 #include <flashgen/attention/softmax.cuh>
 #include <flashgen/common/pipeline.cuh>
@@ -74,18 +73,6 @@ struct Consumer {
   __device__ __forceinline__ void await_v() { ptx::barrier_wait(&smem.v_full[v.stage], v.phase); }
   __device__ __forceinline__ void release_k() { release(&smem.k_empty[k.stage]), k.advance(); }
   __device__ __forceinline__ void release_v() { release(&smem.v_empty[v.stage]), v.advance(); }
-  // A block that only other warpgroups see: no product, but a turn and a release. NOTE: all threads have waited before one of them releases.
-  __device__ __forceinline__ void skip_k() {
-    await_turn(), pass_turn();
-    await_k();
-    ptx::named_sync(kOwn + warpgroup, 128);
-    release_k();
-  }
-  __device__ __forceinline__ void skip_v() {
-    await_v();
-    ptx::named_sync(kOwn + warpgroup, 128);
-    release_v();
-  }
 
   __device__ __forceinline__ void mask(int first_row, int block) {
     CUTE_UNROLL
@@ -144,24 +131,8 @@ struct Consumer {
     convert();
   }
 
-  // Of the tile's blocks those that this warpgroup computes: at least one, even if its rows do not see it or do not exist.
-  __device__ __forceinline__ BlockRange own_blocks(int m_block, BlockRange const& blocks) const {
-    if constexpr (Mask::kUnevenRows && kWarpgroups > 1) {
-      int const first_row = Mask::template first_row<kBlockM>(params, m_block) + warpgroup * 64;
-      BlockRange const own = Mask::template blocks<64, kBlockN>(params, first_row);
-      return {Mask::template has_rows<64>(params, first_row) ? max(own.end, 1) : 1, own.full};
-    } else {
-      return blocks;
-    }
-  }
-
   // Issues the first scores of a tile.
-  __device__ __forceinline__ void start(int m_block, BlockRange const& blocks) {
-    int const skipped = blocks.end - own_blocks(m_block, blocks).end;
-    for (int i = 0; i < skipped; ++i) {
-      skip_k();
-      if (i > 0) skip_v();  // V lags K by a block, as the producer loads it
-    }
+  __device__ __forceinline__ void start() {
     ptx::barrier_wait(&smem.q_full[q.stage * kWarpgroups + warpgroup], q.phase);
     await_k();
     await_turn();
@@ -176,17 +147,15 @@ struct Consumer {
 
   // From a tile's first scores to its output, not yet normalised.
   __device__ __forceinline__ void compute(int m_block, BlockRange const& blocks) {
-    int const first_row = Mask::template first_row<kBlockM>(params, m_block) + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-    BlockRange const own = own_blocks(m_block, blocks);
-    if (own.end < blocks.end) skip_v();
-    int block = own.end - 1;
-    if (block >= own.full) mask(first_row, block);
+    int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+    int block = blocks.end - 1;
+    if (block >= blocks.full) mask(first_row, block);
     softmax.template update<true, true, false>(scores, params.scale_log2);
     convert();
     accumulate = 0;
     --block;
     CUTE_NO_UNROLL
-    for (; block >= max(own.full, 0); --block) step<true>(first_row, block);
+    for (; block >= max(blocks.full, 0); --block) step<true>(first_row, block);
     CUTE_NO_UNROLL
     for (; block >= 0; --block) step<false>(first_row, block);
     release(&smem.q_empty[q.stage * kWarpgroups + warpgroup]);
@@ -203,7 +172,7 @@ struct Consumer {
   // The published tile of a slot, once it is there; its key blocks.
   __device__ __forceinline__ BlockRange await_tile(PipelineState<2> const& slot) {
     ptx::barrier_wait(&smem.tile_full[slot.stage], slot.phase);
-    return Mask::template blocks<kBlockM, kBlockN>(params, Mask::template first_row<kBlockM>(params, smem.tile[slot.stage].m_block));
+    return Mask::template blocks<kBlockM, kBlockN>(params, smem.tile[slot.stage].m_block);
   }
 
   __device__ __forceinline__ void run() {
@@ -223,7 +192,7 @@ struct Consumer {
         started = false;
       } else {
         if (!started) {
-          start(at.m_block, blocks);
+          start();
           finish_scores();
         }
         compute(at.m_block, blocks);
@@ -232,7 +201,7 @@ struct Consumer {
           started = smem.tile[next.stage].m_block >= 0 && !(Mask::kUnevenRows && blocks.end <= 0);
         }
         if (started) {  // the next tile's first scores are computed while this tile's output is stored
-          start(smem.tile[next.stage].m_block, blocks);
+          start();
           Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
           finish_scores();
         } else {
