@@ -1,8 +1,8 @@
 """The search for the fastest plans of a problem: what to try next, and what wins.
 
 Tiles with their usual knobs come first; then the knobs of the best few tiles, one at a time; then those that helped,
-together; and so on from what is best, until nothing new is left or the budget is spent. The best of each length are
-verified and timed once more, all of them together: only those figures decide.
+together; and so on from what is best, until nothing new is left or the budget is spent. Of a backward, all stages of
+the best few tiles. The best are verified and timed once more, all of them together: only those figures decide.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from flashgen.bench_grid import Shape
 from flashgen.errors import NotShippableError
-from flashgen.generator import KernelPlan, KernelSpec, PlanRequest
-from flashgen.generator import plan_forward as plan
-from flashgen.generator.search import combinations, distinct_tiles, label, neighbours, tiles
-from flashgen.generator.shipped import shipped_spec
+from flashgen.generator import AnyPlan, AnyRequest, KernelSpec, Op, plan
+from flashgen.generator.search import distinct_tiles, label
+from flashgen.tune_space import Options, family_of, first_round, incumbent_of, together
 from flashgen.tune_state import Measurement, TuneState
 from flashgen.tune_trials import Known, Machine, Stage, Trials, quiet
 
@@ -27,22 +26,12 @@ MARGIN = 1.005  # speed-up below which the incumbent stays
 
 
 @dataclass(frozen=True)
-class Options:
-    """How long a search takes: plans in all, tiles whose knobs are tried, timed runs of each and of the finalists."""
-
-    budget: int = 160
-    keep: int = 3
-    repetitions: int = 20
-    finals: int = 60
-
-
-@dataclass(frozen=True)
 class Found:
     """What is best on one shape. ``verified``: it may win, since its results were checked."""
 
     shape: Shape
-    plan: KernelPlan
-    incumbent: KernelPlan
+    plan: AnyPlan
+    incumbent: AnyPlan
     measured: Measurement
     verified: bool
 
@@ -58,47 +47,30 @@ class Range:
 
     first: int
     below: int | None
-    plan: KernelPlan
+    plan: AnyPlan
     found: tuple[Found, ...]
 
 
-def incumbent_of(spec: KernelSpec, keys: int) -> KernelPlan:
-    """The plan that a call with so many keys gets today, as a plan for any number of keys."""
-    return plan(spec.any_length, plan(shipped_spec(spec.any_length, keys)).request)
-
-
-def first_round(spec: KernelSpec, seeds: Iterable[KernelPlan], budget: int) -> list[KernelPlan]:
-    """All seeds, then tiles, which take no more than half the budget: the rest is for knobs."""
-    first = dict.fromkeys(seeds)
-    every = first | dict.fromkeys(plan(spec, request) for request in tiles(spec))
-    return list(every)[: max(budget // 2, len(first))]
-
-
-def blind(spec: KernelSpec, seeds: Sequence[KernelPlan], options: Options) -> list[KernelPlan]:
-    """What a search may want, as far as can be told without timing: tiles, and the knobs of the likeliest."""
-    spec = spec.any_length
-    every = dict.fromkeys(first_round(spec, seeds, options.budget))
-    for base in distinct_tiles([*seeds, *every], options.keep):
-        every |= dict.fromkeys(plan(spec, request) for request in neighbours(base))
-    return list(every)[: max(options.budget, len(set(seeds)))]
-
-
 class Search:
-    """One problem on one machine. ``run`` may be interrupted at any point: what was measured is in the state."""
+    """One problem on one machine. ``run`` may be interrupted at any point: what was measured is in the state.
+
+    A forward gets a plan for each range of lengths, a backward one for all: the best by the geometric mean over them.
+    """
 
     def __init__(
         self, spec: KernelSpec, shapes: Iterable[Shape], machine: Machine, state: TuneState,
-        options: Options = Options(), *, seeds: Iterable[PlanRequest] = (), stage: Stage = quiet,
+        options: Options, *, seeds: Iterable[AnyRequest] = (), stage: Stage = quiet,
     ) -> None:  # fmt: skip
         self.spec = spec.any_length
         self.shapes = sorted(shapes, key=lambda shape: shape.seqlen_k)
         self.options = options
         self.incumbents = {shape: incumbent_of(self.spec, shape.seqlen_k) for shape in self.shapes}
         self.trials = Trials(machine, state, self.incumbents, stage)
-        self.tried: dict[KernelPlan, None] = {}
+        self.tried: dict[AnyPlan, None] = {}
         self.coarse: Known = {shape: {} for shape in self.shapes}
         self.final: Known = {shape: {} for shape in self.shapes}
-        self._families: dict[KernelPlan, list[KernelPlan]] = {}
+        self._contests = [self.shapes] if spec.op is Op.attention_bwd else [[shape] for shape in self.shapes]
+        self._families: dict[AnyPlan, list[AnyPlan]] = {}
         self._seeds = [plan(self.spec, request) for request in seeds]
         self._stage = stage
 
@@ -114,64 +86,75 @@ class Search:
 
     def best(self) -> list[Found]:
         """The best of each shape as far as is known, verified or not: for a search that did not end."""
-        return [self._found(shape, ranked[0]) for shape in self.shapes if (ranked := self._ranked(shape))]
+        return [self._found(shape, ranked[0]) for shape in self.shapes if (ranked := self._ranked([shape]))]
 
-    def _try(self, what: str, plans: Iterable[KernelPlan]) -> None:
+    def _try(self, what: str, plans: Iterable[AnyPlan]) -> None:
         fresh = [made for made in dict.fromkeys(plans) if made not in self.tried]
         self.tried |= dict.fromkeys(fresh)
         self.trials.measure(what, self.trials.build(what, fresh), self.options.repetitions, self.coarse)
 
-    def _ranked(self, shape: Shape) -> list[KernelPlan]:
-        """What may win on a shape, best first; the incumbent first among equals."""
-        known = self.final[shape] or self.coarse[shape]
-        allowed = (made for made in known if made not in self.trials.refused)
-        return sorted(allowed, key=lambda made: (-known[made].over_incumbent, made != self.incumbents[shape]))
+    def _known(self, shape: Shape) -> dict[AnyPlan, Measurement]:
+        return self.final[shape] or self.coarse[shape]
 
-    def _next(self) -> list[KernelPlan]:
-        """What to try after what is known: good knobs together, then single knobs of what leads on some length."""
-        wanted: dict[KernelPlan, None] = {}
+    def _speed(self, made: AnyPlan, shapes: Sequence[Shape]) -> float:
+        """How many times as fast as the incumbents, by the geometric mean over some shapes."""
+        return math.prod(self._known(shape)[made].over_incumbent for shape in shapes) ** (1 / len(shapes))
+
+    def _ranked(self, shapes: Sequence[Shape]) -> list[AnyPlan]:
+        """What may win on all of some shapes, best first; an incumbent first among equals."""
+        allowed = [
+            made
+            for made in self._known(shapes[0])
+            if made not in self.trials.refused and all(made in self._known(shape) for shape in shapes)
+        ]
+        rivals = {self.incumbents[shape] for shape in shapes}
+        return sorted(allowed, key=lambda made: (-self._speed(made, shapes), made not in rivals))
+
+    def _next(self) -> list[AnyPlan]:
+        """What to try after what is known: good knobs together, then the families of what leads."""
+        wanted: dict[AnyPlan, None] = {}
         for base, family in self._families.items():
             for known in self.coarse.values():
                 if base in known:
                     worth = known[base].over_incumbent * GAIN
                     better = [made for made in family if made in known and known[made].over_incumbent > worth]
                     better.sort(key=lambda made: -known[made].over_incumbent)
-                    wanted |= dict.fromkeys(plan(self.spec, request) for request in combinations(base, better))
-        leaders = [distinct_tiles(self._ranked(shape), self.options.keep) for shape in self.shapes]
+                    wanted |= dict.fromkeys(together(base, better))
+        leaders = [distinct_tiles(self._ranked(shapes), self.options.keep) for shapes in self._contests]
         for rank in range(self.options.keep):
             for base in (some[rank] for some in leaders if rank < len(some)):
                 if base not in self._families:
-                    self._families[base] = [plan(self.spec, request) for request in neighbours(base)]
+                    self._families[base] = family_of(base)
                 wanted |= dict.fromkeys(self._families[base])
         return [made for made in wanted if made not in self.tried]
 
-    def _finalists(self) -> list[KernelPlan]:
-        """The incumbents and the best of each shape, all of them right."""
-        chosen: dict[KernelPlan, None] = {}
+    def _finalists(self) -> list[AnyPlan]:
+        """The incumbents and the best of each contest, all of them right."""
+        chosen: dict[AnyPlan, None] = {}
         each = self.options.keep + 1
-        with self._stage("verifying", each * len(self.shapes)) as step:
-            for index, shape in enumerate(self.shapes):
+        with self._stage("verifying", each * len(self._contests)) as step:
+            for index, shapes in enumerate(self._contests):
                 done = 0
-                for made in dict.fromkeys([self.incumbents[shape], *self._ranked(shape)]):
+                for made in dict.fromkeys([*(self.incumbents[shape] for shape in shapes), *self._ranked(shapes)]):
                     if done < each and made not in self.trials.refused and self.trials.verify(made):
                         done += 1
                         chosen[made] = None
                         step(index * each + done, label(made))
         return list(chosen)
 
-    def _found(self, shape: Shape, made: KernelPlan) -> Found:
+    def _found(self, shape: Shape, made: AnyPlan) -> Found:
         measured = self.final[shape].get(made) or self.coarse[shape][made]
         return Found(shape, made, self.incumbents[shape], measured, made in self.trials.right)
 
     def _ranges(self) -> list[Range]:
-        """The fewest ranges whose lengths each have a plan within NEAR of their best; ends midway between lengths."""
+        """The fewest ranges whose contests each have a plan within NEAR of their best; ends midway between lengths."""
         groups: list[list[Shape]] = []
-        for shape in self.shapes:
+        for shapes in self._contests:
             # Taking as many as fit from the left gives the fewest: what serves a range serves each part of it.
-            if groups and self._serving([*groups[-1], shape]):
-                groups[-1].append(shape)
+            if groups and self._serving([*groups[-1], *shapes]):
+                groups[-1].extend(shapes)
             else:
-                groups.append([shape])
+                groups.append(list(shapes))
         ends = [(a[-1].seqlen_k + b[0].seqlen_k) // 2 for a, b in itertools.pairwise(groups)]
         made = []
         for first, below, group in zip([0, *ends], [*ends, None], groups, strict=True):
@@ -179,21 +162,20 @@ class Search:
             made.append(Range(first, below, best, tuple(self._found(shape, best) for shape in group)))
         return made
 
-    def _serving(self, group: Sequence[Shape]) -> list[KernelPlan]:
-        """Plans that are within NEAR of the best on every shape of a group."""
-        served = [self.final[group[0]]] if group else []
-        return [made for known in served for made in known if all(self._near(shape, made) for shape in group)]
+    def _serving(self, group: Sequence[Shape]) -> list[AnyPlan]:
+        """Plans that are within NEAR of the best of every contest of a group, the best by their mean first."""
+        contests = [shapes for shapes in self._contests if shapes[0] in group]
+        bests = [self._speed(ranked[0], shapes) if (ranked := self._ranked(shapes)) else 0.0 for shapes in contests]
+        return [
+            made
+            for made in self._ranked(group)
+            if all(self._speed(made, shapes) * NEAR >= best for shapes, best in zip(contests, bests, strict=True))
+        ]
 
-    def _near(self, shape: Shape, made: KernelPlan) -> bool:
-        ranked, known = self._ranked(shape), self.final[shape]
-        return made in ranked and known[made].over_incumbent * NEAR >= known[ranked[0]].over_incumbent
-
-    def _winner(self, group: Sequence[Shape]) -> KernelPlan:
+    def _winner(self, group: Sequence[Shape]) -> AnyPlan:
         """The best plan for a group; its incumbent unless that is beaten by MARGIN."""
         serving = self._serving(group)
         if not serving:
             raise NotShippableError(f"{self.spec.name}: no plan for {group[0].name} is fit to ship")
-        mean = {made: math.prod(self.final[shape][made].over_incumbent for shape in group) for made in serving}
-        best = max(serving, key=lambda made: mean[made])
         keep = [made for made in serving if all(self.incumbents[shape] == made for shape in group)]
-        return keep[0] if keep and mean[best] < MARGIN ** len(group) else best
+        return keep[0] if keep and self._speed(serving[0], group) < MARGIN else serving[0]

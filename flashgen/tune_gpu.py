@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from flashgen.bench import Run, Shape, runs_on, time_runs
+from flashgen import bench
+from flashgen.backward_kernel import BackwardKernel
+from flashgen.bench import Run, Shape, time_runs
+from flashgen.bench_backward import kernel_runs
+from flashgen.bench_timing import HIDING_CYCLES
 from flashgen.build import BuildResult, Outcome, build_all
 from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import DeviceError
-from flashgen.generator import AnyPlan, ConfigEntry, KernelPlan, KernelSpec
+from flashgen.generator import AnyPlan, BackwardPlan, ConfigEntry, KernelSpec
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
+from flashgen.loading import AnyKernel
+from flashgen.peers import LeftOutError, run_of
 from flashgen.select import arch_of
 from flashgen.tune_trials import CandidateError, Progress, Times
 from flashgen.verify import device_name, verify_kernel
 
 PATIENCE = 20.0  # seconds after which a kernel that has not come back is taken to hang
 POLL = 0.0005  # seconds
+CUDNN = "cudnn"
 
 
 class Gpu:
@@ -37,20 +45,23 @@ class Gpu:
         if arch != spec.arch:
             raise DeviceError(f"{spec.name} is for {spec.arch} and cannot be timed on {self.name}, which is {arch}")
         self._jobs = jobs
-        self._kernels: dict[AnyPlan, Kernel] = {}
+        self._kernels: dict[AnyPlan, AnyKernel] = {}
 
-    def build(self, plans: Sequence[KernelPlan], on_progress: Progress) -> BuildResult:
+    def build(self, plans: Sequence[AnyPlan], on_progress: Progress) -> BuildResult:
         """Compile what the cache does not have, without the GPU."""
         return build_plans(plans, self._jobs, on_progress)
 
     def time(self, shape: Shape, kernels: Sequence[BuiltKernel], repetitions: int) -> Times:
-        """Milliseconds of each repetition of each kernel, and of cuDNN, in turn; CandidateError when one fails."""
+        """Milliseconds of each repetition of each kernel, and of cuDNN, in turn; CandidateError when one fails.
+
+        Of a backward: its three kernels together, and cuDNN's through autograd, which takes its time to queue it.
+        """
         held = {str(index): self._kernel(built) for index, built in enumerate(kernels)}
-        runs = runs_on(shape, held, ["cudnn"])
+        runs = _runs(shape, held)
         for index, built in enumerate(kernels):
             self._try(built.plan, runs[str(index)])
-        times = time_runs(runs, repetitions)
-        return Times([times[name] for name in held], times.get("cudnn"))
+        times = time_runs(runs, repetitions, HIDING_CYCLES if shape.direction == "bwd" else 0)
+        return Times([times[name] for name in held], times.get(CUDNN))
 
     def verify(self, built: BuiltKernel) -> str:
         """What is wrong with a kernel's results, in a line; "" when they are right."""
@@ -62,10 +73,10 @@ class Gpu:
             raise CandidateError(built.plan, reason, fatal=True)
         return reason
 
-    def _kernel(self, built: BuiltKernel) -> Kernel:
-        assert isinstance(built.plan, KernelPlan)  # a tuner asks for nothing else
-        code = Code(built.cubin, built.sha256, built.toolchain.facts())
-        return self._kernels.setdefault(built.plan, Kernel(built.plan, lambda: code))
+    def _kernel(self, built: BuiltKernel) -> AnyKernel:
+        if built.plan not in self._kernels:
+            self._kernels[built.plan] = _new_kernel(built.plan, built)
+        return self._kernels[built.plan]
 
     def _try(self, plan: AnyPlan, run: Run) -> None:
         """Run it once. A kernel that hangs or faults takes this process's GPU with it, so its name must be known."""
@@ -84,7 +95,27 @@ class Gpu:
             raise CandidateError(plan, str(error).splitlines()[0], fatal=_lost()) from error
 
 
-def build_plans(plans: Sequence[KernelPlan], jobs: int | None, on_progress: Progress) -> BuildResult:
+def _new_kernel(plan: AnyPlan, built: BuiltKernel) -> AnyKernel:
+    code = Code(built.cubin, built.sha256, built.toolchain.facts())
+    return BackwardKernel(plan, lambda: code) if isinstance(plan, BackwardPlan) else Kernel(plan, lambda: code)
+
+
+def _runs(shape: Shape, kernels: Mapping[str, AnyKernel]) -> dict[str, Run]:
+    """The kernels, all of one direction, and cuDNN where it takes the shape, on inputs of that shape."""
+    forwards = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, Kernel)}
+    if shape.direction == "fwd":
+        return bench.runs_on(shape, forwards, [CUDNN])
+    backwards = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, BackwardKernel)}
+    causal = shape.mask == "causal"
+    q, k, v = bench._inputs(shape)
+    dout = torch.randn((*q.shape[:3], shape.d_v), device=q.device, dtype=q.dtype)
+    runs = kernel_runs(backwards, q, k, v, dout, causal=causal)
+    with contextlib.suppress(LeftOutError):
+        runs[CUDNN] = run_of(CUDNN, q, k, v, causal=causal, dout=dout)
+    return runs
+
+
+def build_plans(plans: Sequence[AnyPlan], jobs: int | None, on_progress: Progress) -> BuildResult:
     """Compile plans into the cache, in parallel; one that spills is built all the same."""
     entries = [ConfigEntry(plan.spec, plan.request, label(plan)) for plan in plans]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from flashgen.generator import KernelPlan, to_yaml
+from flashgen.generator import AnyPlan, to_yaml
 from flashgen.generator.request import KEYS
 from flashgen.generator.search import label, shortest
 from flashgen.tune import Found, Range, Search
@@ -26,9 +26,10 @@ def figures(found: Found) -> str:
     return f"{found.shape.name}: {found.tflops:.0f} TFLOP/s, {measured.over_incumbent:.3f} x incumbent{cudnn}"
 
 
-def ranged_plan(each: Range) -> KernelPlan:
+def ranged_plan(each: Range) -> AnyPlan:
     """A range's plan under the name that has its range."""
-    return replace(each.plan, spec=replace(each.plan.spec, keys_from=each.first, keys_below=each.below))
+    spec = replace(each.plan.spec, keys_from=each.first, keys_below=each.below)
+    return replace(each.plan, spec=spec)
 
 
 def to_document(search: Search, ranges: Sequence[Range], gpu: str, nvrtc: str) -> dict[str, Any]:

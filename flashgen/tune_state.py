@@ -16,7 +16,7 @@ from typing import Any
 
 from flashgen import env
 from flashgen.errors import ArtifactError
-from flashgen.generator import AnyPlan, KernelPlan
+from flashgen.generator import AnyPlan
 
 FILE = "tune.jsonl"
 
@@ -47,7 +47,7 @@ def default_state() -> Path | None:
     return None if folder is None else folder / FILE
 
 
-def time_key(plan: KernelPlan, shape: str, sha256: str, gpu: str, incumbent: str, repetitions: int) -> dict[str, Any]:
+def time_key(plan: AnyPlan, shape: str, sha256: str, gpu: str, incumbent: str, repetitions: int) -> dict[str, Any]:
     """What a measurement depends on; ``incumbent`` is the sha256 of what it was compared with."""
     return plan_key(plan, sha256, gpu) | {"shape": shape, "incumbent": incumbent, "repetitions": repetitions}
 

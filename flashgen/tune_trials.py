@@ -12,7 +12,7 @@ from typing import Protocol
 from flashgen.bench_grid import Shape
 from flashgen.build import BuildResult
 from flashgen.errors import DeviceError, FlashgenError
-from flashgen.generator import AnyPlan, KernelPlan, plan
+from flashgen.generator import AnyPlan, plan
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
 from flashgen.tune_state import Measurement, TuneState, plan_key, time_key
@@ -21,7 +21,7 @@ GROUP = 6  # candidates that are timed in turn with the incumbent and cuDNN
 
 Progress = Callable[[int, str], None]  # (how many are done, what was done last)
 Stage = Callable[[str, int], AbstractContextManager[Progress]]  # (what is done, how often)
-Known = dict[Shape, dict[KernelPlan, Measurement]]
+Known = dict[Shape, dict[AnyPlan, Measurement]]
 
 
 class CandidateError(FlashgenError, RuntimeError):
@@ -51,7 +51,7 @@ class Machine(Protocol):
     def name(self) -> str:
         """The GPU's name."""
 
-    def build(self, plans: Sequence[KernelPlan], on_progress: Progress) -> BuildResult:
+    def build(self, plans: Sequence[AnyPlan], on_progress: Progress) -> BuildResult:
         """Compile plans; one that spills is built all the same."""
 
     def time(self, shape: Shape, kernels: Sequence[BuiltKernel], repetitions: int) -> Times:
@@ -71,15 +71,15 @@ class Trials:
     """What is known of plans on one machine: ``built``, ``refused`` (and why) and found ``right``."""
 
     def __init__(
-        self, machine: Machine, state: TuneState, incumbents: Mapping[Shape, KernelPlan], stage: Stage = quiet
+        self, machine: Machine, state: TuneState, incumbents: Mapping[Shape, AnyPlan], stage: Stage = quiet
     ) -> None:
         self.incumbents = incumbents
         self.built: dict[AnyPlan, BuiltKernel] = {}
         self.refused: dict[AnyPlan, str] = {}
-        self.right: set[KernelPlan] = set()
+        self.right: set[AnyPlan] = set()
         self._machine, self._state, self._stage = machine, state, stage
 
-    def build(self, what: str, plans: Sequence[KernelPlan]) -> list[KernelPlan]:
+    def build(self, what: str, plans: Sequence[AnyPlan]) -> list[AnyPlan]:
         """Compile plans; those that may win. An incumbent that does not compile raises its error."""
         with self._stage(f"compiling {what}", len(plans)) as step:
             result = self._machine.build(plans, step)
@@ -94,7 +94,7 @@ class Trials:
             self.refused[failed] = str(error).splitlines()[0]
         return [made for made in plans if made in self.built and made not in self.refused]
 
-    def measure(self, what: str, plans: Sequence[KernelPlan], repetitions: int, into: Known) -> None:
+    def measure(self, what: str, plans: Sequence[AnyPlan], repetitions: int, into: Known) -> None:
         """Time plans on every shape, but for what the state knows."""
         done = 0
         with self._stage(f"timing {what}", len(plans) * len(self.incumbents)) as step:
@@ -112,7 +112,7 @@ class Trials:
                     best = max(found, key=lambda made: found[made].over_incumbent)
                     step(done, f"{shape.name}: {found[best].over_incumbent:.3f} x by {label(best)}")
 
-    def verify(self, made: KernelPlan) -> bool:
+    def verify(self, made: AnyPlan) -> bool:
         """Whether a kernel's results are right; one that is wrong is refused from now on."""
         key = plan_key(made, self.built[made].sha256, self._machine.name)
         reason = self._state.verdict(key)
@@ -129,7 +129,7 @@ class Trials:
             self.right.add(made)
         return not reason
 
-    def _look_up(self, shape: Shape, made: KernelPlan, repetitions: int, found: dict[KernelPlan, Measurement]) -> bool:
+    def _look_up(self, shape: Shape, made: AnyPlan, repetitions: int, found: dict[AnyPlan, Measurement]) -> bool:
         if made not in found:
             sha256 = self.built[made].sha256
             reason = self._state.failure(plan_key(made, sha256, self._machine.name))
@@ -140,12 +140,12 @@ class Trials:
                 found[made] = known
         return made in found
 
-    def _key(self, shape: Shape, made: KernelPlan, repetitions: int) -> dict[str, object]:
+    def _key(self, shape: Shape, made: AnyPlan, repetitions: int) -> dict[str, object]:
         rival = self.built[self.incumbents[shape]].sha256
         return time_key(made, shape.name, self.built[made].sha256, self._machine.name, rival, repetitions)
 
     def _time(
-        self, shape: Shape, group: Sequence[KernelPlan], repetitions: int, found: dict[KernelPlan, Measurement]
+        self, shape: Shape, group: Sequence[AnyPlan], repetitions: int, found: dict[AnyPlan, Measurement]
     ) -> None:
         """One group in turn with the incumbent; a kernel that does not run leaves it."""
         while True:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from .backward_plan import BackwardPlan
 from .cost import cost
 from .errors import PlanError
 from .feasibility import BLOCK_N_MAX, BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice
 from .footprint import SWIZZLES, natural_swizzle
-from .plan import AnyPlan, KernelPlan, plan_forward
-from .request import Epilogue, PlanRequest, Rescale, Scheduler
+from .plan import AnyPlan, KernelPlan, plan, plan_forward
+from .request import AnyRequest, Epilogue, PlanRequest, Rescale, Scheduler
 from .spec import KernelSpec
 
 MAX_STAGES_Q = 2  # a third tile of q has nothing to wait for
 TOGETHER = 4  # knobs that are tried in all their combinations
 # Knobs that only trade shared memory: left to the planner where another knob takes what they need.
 SPARED = ("stages_q", "epilogue")
+TILE = ("block_m", "block_n", "split_roles")  # what a config says in any case
+
+Plan = TypeVar("Plan", bound=AnyPlan)
 
 
 def planned(spec: KernelSpec, request: PlanRequest) -> KernelPlan | None:
@@ -75,29 +79,43 @@ def combinations(base: KernelPlan, better: Sequence[KernelPlan]) -> list[PlanReq
     return list(found.values())
 
 
-def shortest(made: KernelPlan) -> PlanRequest:
+def shortest(made: AnyPlan) -> AnyRequest:
     """The fewest explicit choices that give the plan: its tile, and the knobs that the planner would set otherwise."""
-    request = made.request
-    for name in request.explicit:
-        shorter = replace(request, **{name: None})
-        if name not in ("block_m", "block_n") and planned(made.spec, shorter) == made:
-            request = shorter
-    return request
+    kind, kept = type(made.request), made.request.explicit
+    for name in list(kept):
+        fewer = {other: value for other, value in kept.items() if other != name}
+        if name not in TILE and _gives(kind(**fewer), made):
+            kept = fewer
+    return kind(**kept)
 
 
 def label(made: AnyPlan) -> str:
     """A plan in one short line: its tile and the knobs that a search turns."""
-    if not isinstance(made, KernelPlan):
-        return made.label
+    if isinstance(made, BackwardPlan):
+        words = [f"{made.block_m}x{made.block_n}", f"q{made.stages_q}", f"do{made.stages_do}", f"ds{made.stages_ds}"]
+        words += [f"dq{made.dq_passes}", *(["roles"] if made.split_roles else [])]
+    else:
+        words = _forward_words(made)
+    if made.swizzle_qk != SWIZZLES[0] or made.swizzle_v != SWIZZLES[0]:
+        words.append(f"swizzle {made.swizzle_qk}/{made.swizzle_v}")
+    return " ".join(words)
+
+
+def _forward_words(made: KernelPlan) -> list[str]:
     words = [f"{made.block_m}x{made.block_n}x{made.stages}", f"q{made.stages_q}", made.scheduler, made.rescale]
     words += ["lazy"] if made.lazy_rescale else []
     words += ["start"] if made.early_start else []
     words += ["pingpong"] if made.pingpong else []
     words += [made.epilogue]
     words += [] if made.overlap else ["apart"]
-    if made.swizzle_qk != SWIZZLES[0] or made.swizzle_v != SWIZZLES[0]:
-        words.append(f"swizzle {made.swizzle_qk}/{made.swizzle_v}")
-    return " ".join(words)
+    return words
+
+
+def _gives(request: AnyRequest, made: AnyPlan) -> bool:
+    try:
+        return plan(made.spec, request) == made
+    except PlanError:
+        return False
 
 
 def _changes(base: KernelPlan) -> Iterator[tuple[str, Any]]:
@@ -139,9 +157,11 @@ def _choice(made: KernelPlan) -> TileChoice:
     return TileChoice(**{field.name: getattr(made, field.name) for field in fields(TileChoice)})
 
 
-def distinct_tiles(ranked: Iterable[KernelPlan], count: int) -> list[KernelPlan]:
+def distinct_tiles(ranked: Iterable[Plan], count: int) -> list[Plan]:
     """The first plan of each of the first ``count`` tiles."""
-    first: dict[tuple[int, int], KernelPlan] = {}
+    first: dict[tuple[int, ...], Plan] = {}
     for made in ranked:
-        first.setdefault((made.block_m, made.block_n), made)
+        # Swizzles divide dq's columns, so that a backward swizzled otherwise is another tile.
+        swizzles = (made.swizzle_qk, made.swizzle_v) if isinstance(made, BackwardPlan) else ()
+        first.setdefault((made.block_m, made.block_n, *swizzles), made)
     return list(first.values())[:count]

@@ -15,7 +15,8 @@ from flashgen.cli.tune_compile import compile_only as compile_candidates
 from flashgen.cli.tune_problems import problems_of
 
 if TYPE_CHECKING:
-    from flashgen.tune import Options, Search
+    from flashgen.tune import Search
+    from flashgen.tune_space import Options
     from flashgen.tune_state import TuneState
 
 
@@ -28,6 +29,12 @@ def tune(
             help="YAML files, or names of shipped kernels (`*` and `?` match), whose problems to tune.",
         ),
     ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Tune gradients: of CONFIG the backwards, or one of your own.")
+    ] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Of your own backward, the one that gives the same bits every run.")
+    ] = False,
     head_dim: Annotated[int | None, typer.Option("--head-dim", metavar="D", help="One problem of your own.")] = None,
     head_dim_v: Annotated[int | None, typer.Option("--head-dim-v", metavar="D", help="Its head dim of v.")] = None,
     mask: Annotated[str | None, typer.Option("--mask", metavar="MASK", help="full or causal. None: full.")] = None,
@@ -62,14 +69,15 @@ def tune(
 
     What was measured is kept: the same command goes on where an interrupted one was. See docs/tuning.md.
 
-    Example: `flashgen tune --head-dim 96 --mask causal --seqlen 1024,4096,16384 -o tuned.yaml`
+    Example: `flashgen tune --head-dim 96 --mask causal --seqlen 1024,4096,16384 -o tuned.yaml`, or
+    `flashgen tune --backward --head-dim 128 --seqlen 512,4096`
     """
-    from flashgen.tune import Options
+    from flashgen.tune_space import Options
     from flashgen.tune_state import TuneState, default_state
 
     own = {"head_dim": head_dim, "head_dim_v": head_dim_v, "mask": mask, "dtype": dtype}
     sizes = {"batch": batch, "heads": heads, "heads_kv": heads_kv}
-    problems = problems_of(configs, only, own, seqlen, sizes)
+    problems = problems_of(configs, only, own, seqlen, sizes, backward, deterministic)
     options = Options(budget, keep, repetitions, 3 * repetitions)
     if compile_only:
         compile_candidates(problems, options, jobs, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,29 +12,31 @@ from flashgen.cli.progress import progress
 from flashgen.cli.tune_problems import Problem
 
 if TYPE_CHECKING:
+    from flashgen.bench_grid import Shape
     from flashgen.build import BuildResult
-    from flashgen.tune import Options
+    from flashgen.generator import AnyPlan, Op
+    from flashgen.tune_space import Options
 
 
 def compile_only(problems: list[Problem], options: Options, jobs: int | None, as_json: bool) -> None:
     """Compile what a search may want, and list what is feasible and what may be shipped. 1 when nothing may."""
-    from flashgen.generator import plan_forward
-    from flashgen.tune import blind, incumbent_of
+    from flashgen.generator import plan
     from flashgen.tune_gpu import build_plans
+    from flashgen.tune_space import blind, incumbent_of
 
     documents: list[dict[str, Any]] = []
     fit = True
     for problem in problems:
         incumbents = [incumbent_of(problem.spec, shape.seqlen_k) for shape in problem.shapes]
-        seeds = [*incumbents, *(plan_forward(problem.spec, request) for request in problem.seeds)]
-        plans = blind(problem.spec, seeds, options)
+        seeds = [*incumbents, *(plan(problem.spec, request) for request in problem.seeds)]
+        plans = [*blind(problem.spec, seeds, options), *_forwards(problem.shapes)]
         try:
             with progress("compiling", len(plans)) as step:
                 result = build_plans(plans, jobs, step)
         except KeyboardInterrupt:
             shared.print_error("interrupted: what was compiled is in the cache; the same command goes on from there")
             raise typer.Exit(shared.INTERRUPTED) from None
-        rows = _rows(result)
+        rows = _rows(result, problem.spec.op)
         fit = fit and any(row["shippable"] for row in rows)
         documents.append({"name": problem.spec.name, "plans": rows})
     if as_json:
@@ -44,7 +47,17 @@ def compile_only(problems: list[Problem], options: Options, jobs: int | None, as
     raise typer.Exit(0 if fit else shared.FAILED)
 
 
-def _rows(result: BuildResult) -> list[dict[str, Any]]:
+def _forwards(shapes: list[Shape]) -> list[AnyPlan]:
+    """What a search runs beside its candidates: the forwards that backwards are timed over."""
+    from flashgen.loading import kernel_for
+
+    backwards = [shape for shape in shapes if shape.direction == "bwd"]
+    plans = [kernel_for(replace(shape, direction="fwd").spec(), shape.seqlen_k).plan for shape in backwards]
+    return list(dict.fromkeys(plans))
+
+
+def _rows(result: BuildResult, op: Op) -> list[dict[str, Any]]:
+    """Of the candidates, which are all of ``op``."""
     from flashgen.generator.search import label
 
     rows = [
@@ -58,6 +71,7 @@ def _rows(result: BuildResult) -> list[dict[str, Any]]:
             "complaints": list(built.resources.complaints),
         }
         for built in result.ok
+        if built.plan.spec.op is op
     ]
     failures = [
         {
@@ -67,6 +81,7 @@ def _rows(result: BuildResult) -> list[dict[str, Any]]:
             "complaints": [str(error).splitlines()[0]],
         }
         for entry, error in result.failed
+        if entry.spec.op is op
     ]
     return sorted(rows, key=lambda row: (not row["shippable"], str(row["plan"]))) + failures
 

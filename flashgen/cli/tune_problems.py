@@ -1,4 +1,4 @@
-"""What ``flashgen tune`` is asked to tune: problems and the lengths of each."""
+"""What ``flashgen tune`` is asked to tune: problems of one direction and the lengths of each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flashgen.cli import shared
+from flashgen.cli.bench_shapes import direction_of, entries_in
 
 if TYPE_CHECKING:
     from flashgen.bench_grid import Shape
-    from flashgen.generator import KernelSpec, PlanRequest
+    from flashgen.generator import AnyRequest, KernelSpec
 
 SEQLENS = ["4096"]
 TOKENS = 16384  # batch times length, unless the batch is given
@@ -23,7 +24,7 @@ class Problem:
 
     spec: KernelSpec
     shapes: list[Shape]
-    seeds: list[PlanRequest] = field(default_factory=list)
+    seeds: list[AnyRequest] = field(default_factory=list)
 
 
 def problems_of(
@@ -32,28 +33,34 @@ def problems_of(
     own: dict[str, Any],
     seqlens: list[str] | None,
     sizes: dict[str, int | None],
+    backward: bool,
+    deterministic: bool,
 ) -> list[Problem]:
-    """One problem for each spec, whatever ranges of keys its configs have. Bad input ends the command with 2."""
-    from flashgen.errors import NotAvailableError
-    from flashgen.generator import KernelPlan, KernelSpec, plan_entry
+    """One problem for each spec, whatever ranges of keys its configs have. Bad input ends the command with 2.
+
+    Backwards when ``backward`` says so or nothing else is among ``configs``, else forwards.
+    """
+    from flashgen.generator import KernelSpec, plan_entry
 
     given = {key: value for key, value in own.items() if value is not None}
     if configs and given:
         names = ", ".join(given)
         raise typer.BadParameter(f"give either CONFIG or a problem of your own, not both; got {names}")
+    if deterministic and (configs or not backward):
+        raise typer.BadParameter("--deterministic is of a backward of your own: use --backward, and no CONFIG")
     lengths = _lengths(seqlens or SEQLENS)
     if not configs:
         if "head_dim" not in given:
             raise typer.BadParameter("nothing to tune: give CONFIG or --head-dim")
         spec = KernelSpec.forward(**given)
+        spec = spec.backward_of(deterministic) if backward else spec
         return [Problem(spec, _shapes(spec, lengths, sizes))]
     found: dict[KernelSpec, Problem] = {}
-    for entry in shared.entries_of(configs, None, only):
-        spec, made = entry.spec.any_length, plan_entry(entry)
-        if not isinstance(made, KernelPlan):
-            raise NotAvailableError(f"{entry.origin}: tuning {spec.op} is not available yet (available: attention_fwd)")
+    entries = shared.entries_of(configs, None, only)
+    for entry in entries_in(direction_of(backward, None, entries), entries):
+        spec = entry.spec.any_length
         problem = found.setdefault(spec, Problem(spec, _shapes(spec, lengths, sizes)))
-        problem.seeds.append(made.request)
+        problem.seeds.append(plan_entry(entry).request)
     return list(found.values())
 
 
@@ -67,6 +74,7 @@ def _lengths(words: list[str]) -> list[int]:
 
 def _shapes(spec: KernelSpec, lengths: list[int], sizes: dict[str, int | None]) -> list[Shape]:
     from flashgen.bench_grid import Shape
+    from flashgen.generator import Op
 
     usual = 32 if spec.head_dim_qk <= 64 else 16 if spec.head_dim_qk <= 192 else 8
     heads = sizes["heads"] or usual
@@ -76,7 +84,7 @@ def _shapes(spec: KernelSpec, lengths: list[int], sizes: dict[str, int | None]) 
     return [
         Shape(
             spec.mask.value, spec.head_dim_qk, sizes["batch"] or max(TOKENS // length, 1), heads, heads_kv, length,
-            length, None, spec.head_dim_v, spec.dtype.value,
+            length, None, spec.head_dim_v, spec.dtype.value, "bwd" if spec.op is Op.attention_bwd else "fwd",
         )
         for length in lengths
     ]  # fmt: skip

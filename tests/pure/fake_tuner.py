@@ -9,21 +9,22 @@ from typing import Any
 from flashgen.bench_grid import Shape
 from flashgen.build import BuildResult
 from flashgen.errors import CompileError
-from flashgen.generator import ConfigEntry, KernelPlan, KernelSpec
+from flashgen.generator import AnyPlan, BackwardPlan, ConfigEntry, KernelPlan, KernelSpec
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
 from flashgen.resources import Resources
 from flashgen.toolchain import Toolchain
-from flashgen.tune import Options
+from flashgen.tune_space import Options
 from flashgen.tune_trials import CandidateError, Progress, Times
 
 SPEC = KernelSpec.forward(head_dim=128, mask="causal")
+BACKWARD = SPEC.backward_of()
 TOOLS = Toolchain("13.0.88", (), "4.2.0", "3.1.4", "13.1", "0" * 64)
 SMALL = Options(budget=60, keep=2, repetitions=3, finals=4)
 
 
-def shape(seqlen: int) -> Shape:
-    return Shape("causal", 128, 1, 16, 16, seqlen, seqlen)
+def shape(seqlen: int, direction: str = "fwd") -> Shape:
+    return Shape("causal", 128, 1, 16, 16, seqlen, seqlen, direction=direction)
 
 
 def milliseconds(made: KernelPlan, at: Shape) -> float:
@@ -34,17 +35,26 @@ def milliseconds(made: KernelPlan, at: Shape) -> float:
     return at.seqlen_k / 1000 * (1 + abs(made.block_n - best) / 200 + 0.02 * sum(wrong))
 
 
+def backward_milliseconds(made: BackwardPlan, at: Shape) -> float:
+    """By stages of q and dout alone: 3/1 is best for long sequences, 1/3 for short ones, 3/3 good for both."""
+    if made.split_roles:
+        return 1.3
+    best = (3, 1) if at.seqlen_k > 3000 else (1, 3)
+    stages = made.stages_q, made.stages_do
+    return 0.90 if stages == best else 0.92 if stages == (3, 3) else 1.1 if stages == best[::-1] else 1.0
+
+
 class Fake:
     """Compiles nothing and counts; the ``tricks`` change what a plan does."""
 
     name = "a made-up GPU"
 
-    def __init__(self, speed: Callable[[KernelPlan, Shape], float] = milliseconds, **tricks: Any) -> None:
+    def __init__(self, speed: Callable[[Any, Shape], float] = milliseconds, **tricks: Any) -> None:
         self.speed, self.tricks = speed, tricks
-        self.timed: list[tuple[KernelPlan, int, int]] = []
-        self.verified: list[KernelPlan] = []
+        self.timed: list[tuple[AnyPlan, int, int]] = []
+        self.verified: list[AnyPlan] = []
 
-    def build(self, plans: Sequence[KernelPlan], on_progress: Progress) -> BuildResult:
+    def build(self, plans: Sequence[AnyPlan], on_progress: Progress) -> BuildResult:
         result = BuildResult()
         for made in plans:
             if self.tricks.get("broken", lambda _: False)(made):

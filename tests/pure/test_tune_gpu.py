@@ -9,8 +9,9 @@ import torch
 
 from flashgen import bench, tune_gpu
 from flashgen.bench_grid import Shape
+from flashgen.bench_timing import HIDING_CYCLES
 from flashgen.errors import DeviceError, LaunchError, NotAvailableError
-from flashgen.generator import KernelPlan, KernelSpec, PlanRequest, plan
+from flashgen.generator import AnyPlan, BackwardRequest, KernelSpec, PlanRequest, plan
 from flashgen.kernel import BuiltKernel
 from flashgen.tune_gpu import Gpu
 from flashgen.tune_trials import CandidateError, quiet
@@ -19,6 +20,8 @@ from tests.pure.fake_tuner import Fake
 SPEC = KernelSpec.forward(head_dim=16, mask="causal")
 SHAPE = Shape("causal", 16, 1, 2, 1, 40, 40)
 PLANS = [plan(SPEC, PlanRequest(block_m=m, block_n=n)) for m, n in ((64, 16), (128, 32))]
+BACKWARD = Shape("causal", 16, 1, 2, 1, 40, 40, direction="bwd")
+BACKWARDS = [plan(SPEC.backward_of(), BackwardRequest(stages_q=count)) for count in (1, 2)]
 
 
 class Event:
@@ -42,17 +45,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     inputs = tuple(torch.randn(size, dtype=torch.bfloat16) for size in sizes)
     monkeypatch.setattr(bench, "_inputs", lambda shape: inputs)
 
-    def time_runs(runs: dict[str, bench.Run], repetitions: int) -> dict[str, list[float]]:
-        assert len({tuple(run().shape) for run in runs.values()}) == 1
+    def time_runs(runs: dict[str, bench.Run], repetitions: int, sleep_cycles: int) -> dict[str, list[float]]:
+        shapes = [tuple(x.shape for x in (run() if sleep_cycles else [run()])) for run in runs.values()]
+        # Gradients of q, k and v, queued while the GPU sleeps, or out.
+        assert shapes == [sizes if sleep_cycles else (sizes[0],)] * len(shapes)
+        assert sleep_cycles in (0, HIDING_CYCLES)
         return {name: [float(index)] * repetitions for index, name in enumerate(runs)}
 
     monkeypatch.setattr(tune_gpu, "time_runs", time_runs)
     return Gpu(SPEC)
 
 
-def built() -> list[BuiltKernel]:
+def built(plans: list[AnyPlan] = PLANS) -> list[BuiltKernel]:
     with quiet("", 0) as step:
-        return Fake().build(PLANS, step).ok
+        return Fake().build(plans, step).ok
 
 
 def test_no_gpu_says_so_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +78,20 @@ def test_times_come_in_the_order_of_the_kernels(gpu: Gpu) -> None:
     times = gpu.time(SHAPE, built(), 3)
     assert times.kernels == [[0.0] * 3, [1.0] * 3]
     assert times.cudnn is None  # it takes no CPU tensors
+
+
+def test_a_backward_is_timed_whole_beside_cudnns(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu.time(BACKWARD, built(BACKWARDS), 3).kernels == [[0.0] * 3, [1.0] * 3]
+    asked = []
+
+    def run_of(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, dout: torch.Tensor):  # type: ignore[no-untyped-def]
+        asked.append((name, causal, dout.shape))
+        return lambda: (q, k, v)
+
+    monkeypatch.setattr(tune_gpu, "run_of", run_of)
+    times = gpu.time(BACKWARD, built(BACKWARDS), 3)
+    assert (times.kernels, times.cudnn) == ([[0.0] * 3, [1.0] * 3], [2.0] * 3)
+    assert asked == [("cudnn", True, (1, 40, 2, 16))]
 
 
 def test_a_kernel_that_does_not_come_back_is_named(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +131,24 @@ def test_the_verdict_is_a_line(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\n" not in reason
 
 
+def test_gradients_are_judged_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_device", torch.device("cpu"))
+    right, wrong = built(BACKWARDS)
+    assert gpu.verify(right) == ""
+    whole = tune_gpu.BackwardKernel.into
+
+    def into(kernel: tune_gpu.BackwardKernel, *given: torch.Tensor, **keywords: float) -> None:
+        whole(kernel, *given, **keywords)
+        given[-3][:, 5:] *= 1.25  # dq of all rows but a few
+
+    monkeypatch.setattr(tune_gpu.BackwardKernel, "into", into)
+    reason = gpu.verify(wrong)
+    assert "dq WRONG" in reason
+    assert "\n" not in reason
+
+
 def test_plans_are_built_under_their_labels(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[KernelPlan, str]] = []
+    seen: list[tuple[AnyPlan, str]] = []
 
     def build_all(entries, out_dir, jobs, on_progress, *, strict):  # type: ignore[no-untyped-def]
         assert (out_dir, strict) == (None, False)

@@ -1,0 +1,97 @@
+"""What a tuner tries of a backward, in order: every tile once, then all stages and passes of the best. Pure.
+
+Everything is a request with each choice explicit, and feasible: planning it gives the plan that is meant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from .backward_feasibility import WARPGROUPS, problem
+from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .backward_planner import LEANER
+from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
+from .request import BackwardRequest
+from .spec import KernelSpec
+
+TILES = ((False, 128), (False, 64), (True, 64))  # (split roles, query rows at once)
+STAGES = range(1, 4)  # blocks of q and of dout: the copies of a fourth would wait for nothing but room
+PASSES = (1, 2, 4)  # of dq with split roles; without, a warpgroup hands over its part at once
+
+
+def tiles(spec: KernelSpec) -> list[BackwardRequest]:
+    """A plan of every feasible tile and swizzle, with the stages that the planner prefers; usual swizzles first."""
+    found: list[BackwardRequest] = []
+    natural_qk, natural_v = _natural(spec)
+    for base in sorted(_bases(spec), key=lambda b: (b.swizzle_qk != natural_qk) + (b.swizzle_v != natural_v)):
+        family = _family(base)
+        if family:
+            found.append(min(family, key=_preference).request)
+    return found
+
+
+def siblings(base: BackwardPlan) -> list[BackwardRequest]:
+    """All other stages and passes that are feasible with the plan's tile and swizzles, the nearest to it first."""
+    others = [made for made in _family(base) if made != base]
+    return [made.request for made in sorted(others, key=lambda made: _distance(base, made))]
+
+
+def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
+    """Every tile with every swizzle that may matter, one stage of each; not all are feasible."""
+    producer, consumer = REGISTER_SPLIT[WARPGROUPS]
+    natural_qk, natural_v = _natural(spec)
+    for roles, block_m in TILES:
+        divisions: set[tuple[int, int]] = set()
+        for swizzle in SWIZZLES:
+            base = BackwardPlan(
+                spec=spec,
+                block_m=block_m,
+                block_n=ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS,
+                stages_q=1,
+                stages_do=1,
+                stages_ds=_stages_ds(roles),
+                dq_passes=1,
+                consumer_warpgroups=WARPGROUPS,
+                producer_registers=producer,
+                consumer_registers=consumer,
+                split_roles=roles,
+                swizzle_qk=swizzle,
+                swizzle_v=natural_v,
+            )
+            # Narrower than natural pads no less and copies in smaller pieces, but may divide dq's columns more evenly.
+            if swizzle >= natural_qk or base.dq_columns not in divisions:
+                yield from (replace(base, swizzle_v=other) for other in SWIZZLES if other >= natural_v)
+            divisions.add(base.dq_columns)
+
+
+def _natural(spec: KernelSpec) -> tuple[int, int]:
+    element = spec.dtype.bytes
+    return natural_swizzle(spec.head_dim_qk, element), natural_swizzle(spec.head_dim_v, element)
+
+
+def _family(base: BackwardPlan) -> list[BackwardPlan]:
+    """The feasible plans of a tile, its swizzles and its registers."""
+    roles = base.split_roles
+    choices = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
+    every = (
+        replace(base, stages_q=stages_q, stages_do=stages_do, stages_ds=_stages_ds(roles), dq_passes=passes)
+        for stages_q, stages_do, passes in choices
+    )
+    return [made for made in every if problem(made) is None]
+
+
+def _stages_ds(roles: bool) -> int:
+    # The warpgroups meet at every dS, so that more blocks of it than these are never in use.
+    return 1 if roles else 2
+
+
+def _preference(made: BackwardPlan) -> int:
+    choice = (made.stages_q, made.stages_do, made.dq_passes)
+    return LEANER.index(choice) if choice in LEANER else len(LEANER)
+
+
+def _distance(base: BackwardPlan, other: BackwardPlan) -> int:
+    """How many choices differ."""
+    return sum(getattr(base, f.name) != getattr(other, f.name) for f in fields(BackwardRequest))
