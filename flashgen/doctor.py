@@ -16,8 +16,9 @@ from flashgen import env
 from flashgen.errors import FlashgenError
 from flashgen.generator import paths
 
-# NVRTC 13.1 to 13.5 were measured 2 to 6 % slower at head dim 128 than 13.0.
-LAST_FAST_NVRTC = (13, 0)
+# The ptxas of NVRTC 12.6 and 12.8 serialises the products of every shipped forward (C7515); 13.1 to 13.5 were measured
+# 2 to 6 % slower at head dim 128 than 13.0.
+FIRST_FAST_NVRTC, LAST_FAST_NVRTC = (12, 9), (13, 0)
 HOPPER = (9, 0)
 
 
@@ -104,7 +105,11 @@ def _toolchain() -> list[Finding]:
     nvrtc = _attempt("NVRTC", nvrtc_version)
     if nvrtc.status is Status.error:
         return [nvrtc]
-    if tuple(int(part) for part in nvrtc.value.split(".")[:2]) > LAST_FAST_NVRTC:
+    version = tuple(int(part) for part in nvrtc.value.split(".")[:2])
+    if version < FIRST_FAST_NVRTC:
+        serial = f"{nvrtc.value}: it serialises the products of forwards (C7515), which are right but many times slower"
+        nvrtc = Finding("NVRTC", Status.warning, serial, "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13'")
+    elif version > LAST_FAST_NVRTC:
         slower = f"{nvrtc.value}: its kernels were measured 2 to 6 % slower at head dim 128 than NVRTC 13.0's"
         nvrtc = Finding("NVRTC", Status.warning, slower, "pip install 'nvidia-cuda-nvrtc>=13.0,<13.1'")
     headers = _attempt("header digest", lambda: find_toolchain().header_digest[:16])

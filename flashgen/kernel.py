@@ -47,8 +47,8 @@ class BuiltKernel:
         return self.resources.shippable
 
     def spec_yaml(self) -> str:
-        """A config that builds this very kernel, every choice explicit."""
-        return to_yaml(self.plan)
+        """A config that builds this very kernel, every choice explicit; its first line says by which compiler."""
+        return f"# Machine code by NVRTC {self.toolchain.nvrtc_version}, sha256 {self.sha256}\n{to_yaml(self.plan)}"
 
     def report(self) -> dict[str, Any]:
         """Everything but the bytes, as JSON takes it."""

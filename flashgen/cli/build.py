@@ -97,12 +97,18 @@ def _print_result(result: BuildResult, output: Path) -> None:
         )
         shared.print_table(None, ("kernel ", "registers", "cubin", "compiled in"), rows)
         shared.out.print(
-            f"{len(result.ok)} kernels in {output}; load them with flashgen.load({str(output)!r})", soft_wrap=True
+            f"{len(result.ok)} kernels by {_compilers(result)} in {output}; "
+            f"load them with flashgen.load({str(output)!r})",
+            soft_wrap=True,
         )
     for entry, error in result.failed:
         shared.print_error(f"{entry.origin}: {error}")
     if result.failed:
         shared.print_error(f"{len(result.failed)} of {len(result.ok) + len(result.failed)} kernels failed")
+
+
+def _compilers(result: BuildResult) -> str:
+    return "NVRTC " + " and ".join(sorted({kernel.toolchain.nvrtc_version for kernel in result.ok}))
 
 
 def _print_json(result: BuildResult, output: Path) -> None:

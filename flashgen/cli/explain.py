@@ -11,7 +11,7 @@ import typer
 from flashgen.cli import explain_measured, shared
 
 if TYPE_CHECKING:
-    from flashgen.generator import AnyPlan, Explanation
+    from flashgen.generator import AnyPlan, ConfigEntry, Explanation
     from flashgen.kernel import BuiltKernel
 
 MOST_FREQUENT = 12
@@ -24,7 +24,7 @@ def explain(
     arch: shared.Arch = None,
     only: shared.Only = None,
     compile_it: Annotated[
-        bool, typer.Option("--compile", help="Also compile: registers, spills, instruction counts.")
+        bool, typer.Option("--compile", help="Also compile what is not cached, and count instructions.")
     ] = False,
     figures: Annotated[
         list[Path] | None,
@@ -42,43 +42,54 @@ def explain(
     Example: `flashgen explain 'attention_fwd_fa3_sm90a_bf16_d128_*' --compile`
     """
     from flashgen.generator import describe, plan_entry
+    from flashgen.kernel import cached_kernel
 
     documents = []
     measured = explain_measured.known(figures or ())
     for entry in shared.entries_of(configs, arch, only):
         explanation = describe(plan_entry(entry))
-        built, counts, no_counts = _compiled(entry) if compile_it else (None, {}, "")
+        built = _compiled(entry) if compile_it else cached_kernel(entry.spec, entry.request, origin=entry.origin)
+        counts, no_counts = _instructions(built) if built is not None and compile_it else (None, "")
         found = explain_measured.records(explanation.plan, measured, built)
         if as_json:
             documents.append(_document(entry.origin, explanation, built, counts) | {"measured": found})
-        else:
-            _show(entry.origin, explanation)
-            explain_measured.show(found)
-            _show_memory(explanation)
-            if built is not None:
-                _show_compiled(built, counts, no_counts)
+            continue
+        _show(entry.origin, explanation)
+        explain_measured.show(found)
+        if built is not None:
+            _show_compiled(built)
+        if counts is not None:
+            _line("instructions", no_counts or _counts(counts))
+        _show_memory(explanation)
     if as_json:
         shared.print_json(documents)
 
 
-def _compiled(entry: Any) -> tuple[BuiltKernel, dict[str, int], str]:
-    from flashgen.errors import ToolchainError
+def _compiled(entry: ConfigEntry) -> BuiltKernel:
     from flashgen.kernel import build_kernel
-    from flashgen.sass import count_instructions
 
     with shared.working(f"compiling {entry.spec.name}"):
-        built = build_kernel(entry.spec, entry.request, origin=entry.origin)
+        return build_kernel(entry.spec, entry.request, origin=entry.origin)
+
+
+def _instructions(built: BuiltKernel) -> tuple[dict[str, int], str]:
+    """How often each occurs, or why they cannot be counted."""
+    from flashgen.errors import ToolchainError
+    from flashgen.sass import count_instructions
+
     try:
-        return built, count_instructions(built.cubin), ""
+        return count_instructions(built.cubin), ""
     except ToolchainError as error:
-        return built, {}, str(error)
+        return {}, str(error)
 
 
-def _document(origin: str, found: Explanation, built: BuiltKernel | None, counts: dict[str, int]) -> dict[str, Any]:
+def _document(
+    origin: str, found: Explanation, built: BuiltKernel | None, counts: dict[str, int] | None
+) -> dict[str, Any]:
     document = {"name": found.plan.name, "origin": origin, "chosen_by": found.plan.origin} | asdict(found)
     document |= {"flop_per_byte": found.flop_per_byte, "bound": found.bound, "matrix_share": found.matrix_share}
     if built is not None:
-        document |= {"compiled": built.report() | {"instructions": counts}}
+        document |= {"compiled": built.report() | ({} if counts is None else {"instructions": counts})}
     return document
 
 
@@ -104,7 +115,7 @@ def _show(origin: str, found: Explanation) -> None:
     if found.workspace_bytes_per_row:
         facts["workspace"] = f"{found.workspace_bytes_per_row:.6g} bytes a query row and head"
     for name, value in facts.items():
-        shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
+        _line(name, value)
 
 
 def _show_memory(found: Explanation) -> None:
@@ -113,19 +124,24 @@ def _show_memory(found: Explanation) -> None:
     shared.print_table(None, ("  shared memory ", "offset", "bytes"), [*rows, total])
 
 
-def _show_compiled(built: BuiltKernel, counts: dict[str, int], no_counts: str) -> None:
+def _show_compiled(built: BuiltKernel) -> None:
     used = built.resources
-    told = {
-        "compiled": f"{built.seconds:.1f} s{' (cached)' if built.cached else ''}, {len(built.cubin)} bytes, "
-        f"sha256 {built.sha256[:16]}, NVRTC {built.toolchain.nvrtc_version}",
-        "ptxas": f"{used.registers} registers at launch, {used.stack_bytes} bytes of stack, "
+    _line(
+        "compiled",
+        f"by NVRTC {built.toolchain.nvrtc_version} in {built.seconds:.1f} s{' (cached)' if built.cached else ''}, "
+        f"{len(built.cubin)} bytes, sha256 {built.sha256[:16]}",
+    )
+    _line(
+        "ptxas",
+        f"{used.registers} registers at launch, {used.stack_bytes} bytes of stack, "
         f"{used.spill_stores} bytes stored and {used.spill_loads} loaded by spills",
-        "instructions": no_counts or _counts(counts),
-    }
-    for name, value in told.items():
-        shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
+    )
     for complaint in used.complaints:
         shared.out.print(f"  not shippable: {complaint}", style="bold red", markup=False, soft_wrap=True)
+
+
+def _line(name: str, value: str) -> None:
+    shared.out.print(f"  {name:13} {value}", markup=False, soft_wrap=True)
 
 
 def _counts(counts: dict[str, int]) -> str:

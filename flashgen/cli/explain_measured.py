@@ -27,15 +27,12 @@ def known(files: Iterable[Path]) -> list[Measured]:
     return [*figures.shipped(), *(each for path in (*own, *files) for each in figures.read_file(path))]
 
 
-def records(plan: AnyPlan, measured: Iterable[Measured], built: BuiltKernel | None) -> list[dict[str, Any]]:
-    """What was measured of a plan, a record a run. Compared with ``built``, else with what the cache has."""
+def records(plan: AnyPlan, measured: Iterable[Measured], at_hand: BuiltKernel | None) -> list[dict[str, Any]]:
+    """What was measured of a plan, a record a run. ``at_hand``: its machine code here, to compare with."""
     from flashgen.figures import of_plan
-    from flashgen.kernel import cached_kernel
 
-    own = of_plan(plan, measured)
-    at_hand = built if built is not None or not own else cached_kernel(plan.spec, plan.request)
     found = []
-    for each in own:
+    for each in of_plan(plan, measured):
         code = "unknown"
         if at_hand is not None and each.kernel == at_hand.name:  # a kernel's name is part of its machine code
             code = "same" if each.sha256 == at_hand.sha256 else "other"

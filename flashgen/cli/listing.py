@@ -23,7 +23,7 @@ def list_kernels(
     ] = Path("build"),
     as_json: shared.Json = False,
 ) -> None:
-    """Show the kernels that ship: their tile, and whether they are built, cached, and verified on a GPU.
+    """Show the kernels that ship: their tile, whether they are built and cached, by which NVRTC, and verified on a GPU.
 
     "yes" under verified means that the very machine code at hand ran on a GPU and was right; a compiler's version means
     that the receipt is of code from that compiler and none was compiled here to compare with; "other code" means that
@@ -41,7 +41,7 @@ def list_kernels(
         return
     columns = ("kernel ", "tile", "built", "cached", "verified ")
     cells = (
-        (row["name"], row["tile"], *("yes" if row[key] else "-" for key in ("built", "cached")), row["verified"])
+        (row["name"], row["tile"], *(row[key] or "-" for key in ("built_by", "cached_by")), row["verified"])
         for row in rows
     )
     shared.print_table(None, columns, cells)
@@ -71,6 +71,8 @@ def _row(entry: ConfigEntry, manifest: dict[str, Any], receipts: dict[str, Recei
         "tile": plan.label,
         "built": built is not None,
         "cached": cached is not None,
+        "built_by": None if built is None else built.toolchain["nvrtc_version"],
+        "cached_by": None if cached is None else cached.toolchain.nvrtc_version,
         "verified": _verified(receipts.get(plan.name), at_hand),
     }
 

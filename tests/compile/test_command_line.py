@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import flashgen
 from flashgen.cli.app import app
 from flashgen.sass import count_instructions, find_disassembler, parse_listing
+from flashgen.toolchain import nvrtc_version
 
 NAME = "attention_fwd_fa3_sm90a_bf16_d72_causal"
 
@@ -36,7 +37,12 @@ def test_from_head_dim_to_a_call(tmp_path: Path) -> None:
     assert again["sha256"] == made["built"][0]["sha256"]
 
     (row,) = json.loads(run("list", NAME, "--built", folder, "--json"))
-    assert row["cached"]
+    version = nvrtc_version()
+    assert (row["built"], row["built_by"], row["cached"], row["cached_by"]) == (True, version, True, version)
+    assert f"1 kernels by NVRTC {version} in" in run("build", config, "-o", folder, "--only", NAME)
+    made_by = f"NVRTC {version}, sha256 {again['sha256']}"
+    assert (folder / NAME / "spec.yaml").read_text().startswith(f"# Machine code by {made_by}\n")
+    assert f"compiled      by NVRTC {version}" in run("explain", folder / NAME / "spec.yaml"), "it is cached"
     assert "compiled" in run("explain", folder / NAME / "spec.yaml", "--compile")
     (explained,) = json.loads(run("explain", folder / NAME / "spec.yaml", "--compile", "--json"))
     assert explained["compiled"]["sha256"] == again["sha256"], "spec.yaml gives exactly this kernel"

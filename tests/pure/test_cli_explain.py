@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,6 +12,9 @@ from typer.testing import CliRunner, Result
 from flashgen import kernel as kernel_module
 from flashgen.cli.app import app
 from flashgen.generator import load_config, plan_entry
+from flashgen.kernel import BuiltKernel
+from flashgen.resources import Resources
+from flashgen.toolchain import Toolchain
 from flashgen.tune_state import Measurement, TuneState, time_key
 
 # A plan that does not ship, and so has no figures that ship.
@@ -76,9 +78,14 @@ def test_explain_compares_what_was_measured_with_the_code_at_hand(
     key = time_key(made, "fwd d72 causal B4 H16 S4096", "c0de", "NVIDIA GH200", "rival", 20)
     state.add_time(key, Measurement(1.0, 0.1, 1.0, None))
     for sha256, said, code in (("c0de", "on NVIDIA GH200", "same"), ("beef", "other machine code", "other")):
-        cached = SimpleNamespace(name=made.name, sha256=sha256)
-        monkeypatch.setattr(kernel_module, "cached_kernel", lambda *_, found=cached: found)
+        tools = Toolchain("13.0.88", (), "4.2.0", "3.0.0", "13.0", "d16e57")
+        cached = BuiltKernel(made, "", b"cubin", sha256, Resources(168, 0, 0, 0, 0), tools, "", True, 2.5)
+        monkeypatch.setattr(kernel_module, "cached_kernel", lambda *_, found=cached, **__: found)
         shown = run("explain", config).stdout
         assert said in shown
         assert "% of a matrix product" not in shown, "not known of it"
-        assert json.loads(run("explain", config, "--json").stdout)[0]["measured"][0]["code"] == code
+        assert f"compiled      by NVRTC 13.0.88 in 2.5 s (cached), 5 bytes, sha256 {sha256}" in shown
+        (document,) = json.loads(run("explain", config, "--json").stdout)
+        assert document["measured"][0]["code"] == code
+        assert document["compiled"]["toolchain"]["nvrtc_version"] == "13.0.88"
+        assert "instructions" not in document["compiled"], "only with --compile"

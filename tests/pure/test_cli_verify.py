@@ -90,6 +90,7 @@ def test_list_tells_what_is_verified(run: Run, monkeypatch: pytest.MonkeyPatch, 
     write_receipts({SHIPPED: Receipt("5" * 64, "nvrtc 13.0.88", "H200", "2026-01-01", 20, 0.5)}, path)
     (row,) = json.loads(run("list", SHIPPED, "--json").stdout)
     assert (row["built"], row["cached"], row["verified"]) == (False, False, "nvrtc 13.0.88")
+    assert (row["built_by"], row["cached_by"]) == (None, None)
     assert "nvrtc 13.0.88" in run("list", SHIPPED).stdout
     path.write_text("{}")
     damaged = run("list", SHIPPED)

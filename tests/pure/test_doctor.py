@@ -17,6 +17,14 @@ def finding(name: str) -> Finding:
     return found
 
 
+def test_an_nvrtc_that_serialises_products_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "nvrtc_version", lambda: "12.8.93")
+    found = finding("NVRTC")
+    assert found.status is Status.warning
+    assert "C7515" in found.value
+    assert found.fix == "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13'"
+
+
 def test_a_slower_nvrtc_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "nvrtc_version", lambda: "13.2.51")
     found = finding("NVRTC")
