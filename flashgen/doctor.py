@@ -6,64 +6,24 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from flashgen import env
 from flashgen.errors import FlashgenError
+from flashgen.findings import Finding, Report, Status
 from flashgen.generator import paths
 
-# The ptxas of NVRTC 12.6 and 12.8 serialises the products of every shipped forward (C7515); 13.1 to 13.5 were measured
-# 2 to 6 % slower at head dim 128 than 13.0.
+# NVRTC 12.6 and 12.8 serialise forwards (C7515); 13.1 to 13.5 were measured 2 to 6 % slower at head dim 128 than 13.0.
 FIRST_FAST_NVRTC, LAST_FAST_NVRTC = (12, 9), (13, 0)
 HOPPER = (9, 0)
-
-
-class Status(StrEnum):
-    """What a finding means: fine, merely told, worth a change, or in the way of compiling."""
-
-    ok = "ok"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. ``fix`` is what to do about it."""
-
-    name: str
-    status: Status
-    value: str
-    fix: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """Every finding, in the order to read them in."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def can_compile(self) -> bool:
-        """Whether kernels can be built here. A GPU is not needed for that."""
-        return all(finding.status is not Status.error for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return {"can_compile": self.can_compile, "findings": [asdict(finding) for finding in self.findings]}
 
 
 def diagnose(*, compile_probe: bool = False) -> Report:
     """Look at everything. With ``compile_probe`` also compile a small file that includes CuTe, which takes seconds."""
     python = Finding("python", Status.ok, f"{platform.python_version()} ({sys.executable})")
-    findings = [python, *_packages(), *_toolchain(), *_torch(), _driver(), *_paths(), *_variables()]
-    if compile_probe:
-        findings.append(_compile_probe())
-    return Report(tuple(findings))
+    probe = [_compile_probe()] if compile_probe else []
+    return Report((python, *_packages(), *_toolchain(), *_torch(), _driver(), *_paths(), *_variables(), *probe))
 
 
 def _version(package: str) -> str | None:
@@ -105,19 +65,26 @@ def _toolchain() -> list[Finding]:
     nvrtc = _attempt("NVRTC", nvrtc_version)
     if nvrtc.status is Status.error:
         return [nvrtc]
-    version = tuple(int(part) for part in nvrtc.value.split(".")[:2])
-    if version < FIRST_FAST_NVRTC:
-        serial = f"{nvrtc.value}: it serialises the products of forwards (C7515), which are right but many times slower"
-        nvrtc = Finding("NVRTC", Status.warning, serial, "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13'")
-    elif version > LAST_FAST_NVRTC:
-        slower = f"{nvrtc.value}: its kernels were measured 2 to 6 % slower at head dim 128 than NVRTC 13.0's"
-        nvrtc = Finding("NVRTC", Status.warning, slower, "pip install 'nvidia-cuda-nvrtc>=13.0,<13.1'")
+    nvrtc = _judged(nvrtc)
     headers = _attempt("header digest", lambda: find_toolchain().header_digest[:16])
     if headers.status is Status.error:
         return [nvrtc, headers]
     tools = find_toolchain()
     versions = {"CUTLASS": tools.cutlass_version, "CCCL": tools.cccl_version, "CUDA headers": tools.cuda_version}
     return [nvrtc, *(Finding(name, Status.ok, version) for name, version in versions.items()), headers]
+
+
+def _judged(nvrtc: Finding) -> Finding:
+    version = tuple(int(part) for part in nvrtc.value.split(".")[:2])
+    if version < FIRST_FAST_NVRTC:
+        why = "it serialises the products of forwards (C7515), which are right but many times slower"
+        fix = "pip install 'nvidia-cuda-nvrtc-cu12>=12.9,<13'"
+    elif version > LAST_FAST_NVRTC:
+        why = "its kernels were measured 2 to 6 % slower at head dim 128 than NVRTC 13.0's"
+        fix = "pip install 'nvidia-cuda-nvrtc>=13.0,<13.1'"
+    else:
+        return nvrtc
+    return Finding("NVRTC", Status.warning, f"{nvrtc.value}: {why}", fix)
 
 
 def _torch() -> list[Finding]:

@@ -53,6 +53,7 @@ def host_time(*, batches: int = 40, calls: int = 100) -> list[HostRow]:
         "flashgen.attention": lambda: attention(q, k, v, causal=True),
         "flashgen.attention, return_lse": lambda: attention(q, k, v, causal=True, return_lse=True),
         "flashgen.bind": bind(q, k, v, causal=True),
+        "flashgen.attention, replay of a CUDA graph": _replay(lambda: attention(q, k, v, causal=True)),
         "torch SDPA": sdpa,
     }
     batch_of = {name: (lambda run=run: _microseconds(run, calls)) for name, run in runs.items()}
@@ -64,6 +65,15 @@ def host_time(*, batches: int = 40, calls: int = 100) -> list[HostRow]:
         for name, batch in batch_of.items():
             taken[name].append(batch())
     return [_row(name, values[WARM_UP:]) for name, values in taken.items()]
+
+
+def _replay(run: Callable[[], object]) -> Callable[[], object]:
+    """The replay of a graph that holds one call."""
+    run()  # what is compiled and packed on a first call cannot be captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def _row(name: str, values: list[float]) -> HostRow:

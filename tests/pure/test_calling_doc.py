@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def test_the_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(comments) == 1
     assert comments[0] in printed
     assert "ok: max error" in printed
+
+
+def test_the_host_times_are_those_of_the_benchmark() -> None:
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / "h200_host.json"
+    measured = {row["implementation"]: row["microseconds"] for row in json.loads(path.read_text())}
+    told = re.findall(r"^\| (.*) \| (\d+\.\d) \|$", PAGE, re.MULTILINE)
+    assert len(told) >= 4
+    for name, microseconds in told:
+        assert measured[name.replace("`", "")] == pytest.approx(float(microseconds), abs=0.05), name
 
 
 def test_every_error_is_what_the_table_says() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from flashgen import doctor, toolchain
-from flashgen.doctor import Finding, Status, diagnose
+from flashgen.doctor import diagnose
 from flashgen.errors import ToolchainError
+from flashgen.findings import Finding, Status
 
 
 def finding(name: str) -> Finding:

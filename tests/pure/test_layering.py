@@ -33,7 +33,7 @@ GENERATOR_LAYERS = (
     {"__init__"},
 )
 RUNTIME_LAYERS = (
-    {"env", "errors", "files", "launchers", "memo", "params", "resources"},
+    {"env", "errors", "files", "findings", "launchers", "memo", "params", "resources"},
     {"driver", "toolchain", "sass", "overlap"},
     {"tensormap", "compiler", "outputs", "counters"},
     {"select", "launch", "cache", "cpu", "cpu_backward"},
