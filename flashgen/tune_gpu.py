@@ -75,7 +75,7 @@ class Gpu:
 
     def _kernel(self, built: BuiltKernel) -> AnyKernel:
         if built.plan not in self._kernels:
-            self._kernels[built.plan] = _new_kernel(built.plan, built)
+            self._kernels[built.plan] = _new_kernel(built)
         return self._kernels[built.plan]
 
     def _try(self, plan: AnyPlan, run: Run) -> None:
@@ -95,9 +95,9 @@ class Gpu:
             raise CandidateError(plan, str(error).splitlines()[0], fatal=_lost()) from error
 
 
-def _new_kernel(plan: AnyPlan, built: BuiltKernel) -> AnyKernel:
-    code = Code(built.cubin, built.sha256, built.toolchain.facts())
-    return BackwardKernel(plan, lambda: code) if isinstance(plan, BackwardPlan) else Kernel(plan, lambda: code)
+def _new_kernel(built: BuiltKernel) -> AnyKernel:
+    made, code = built.plan, Code(built.cubin, built.sha256, built.toolchain.facts())
+    return BackwardKernel(made, lambda: code) if isinstance(made, BackwardPlan) else Kernel(made, lambda: code)
 
 
 def _runs(shape: Shape, kernels: Mapping[str, AnyKernel]) -> dict[str, Run]:

@@ -1,4 +1,4 @@
-"""What a tuner tries, in order: tiles first, then the knobs of the best of them, then knobs together. Pure.
+"""What a tuner tries of a forward, in order: tiles, then the knobs of the best of them, then knobs together. Pure.
 
 Everything is a request with each choice explicit, and feasible: planning it gives the plan that is meant.
 """

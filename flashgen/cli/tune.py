@@ -77,7 +77,7 @@ def tune(
 
     own = {"head_dim": head_dim, "head_dim_v": head_dim_v, "mask": mask, "dtype": dtype}
     sizes = {"batch": batch, "heads": heads, "heads_kv": heads_kv}
-    problems = problems_of(configs, only, own, seqlen, sizes, backward, deterministic)
+    problems = problems_of(configs, only, own, seqlen, sizes, backward=backward, deterministic=deterministic)
     options = Options(budget, keep, repetitions, 3 * repetitions)
     if compile_only:
         compile_candidates(problems, options, jobs, as_json)

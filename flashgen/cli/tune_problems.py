@@ -33,6 +33,7 @@ def problems_of(
     own: dict[str, Any],
     seqlens: list[str] | None,
     sizes: dict[str, int | None],
+    *,
     backward: bool,
     deterministic: bool,
 ) -> list[Problem]:

@@ -55,7 +55,9 @@ def test_the_command_tunes_the_backwards_of_a_config_and_tries_their_plans(
 
 def test_directions_do_not_mix() -> None:
     def names(*configs: str, backward: bool) -> set[str]:
-        problems = problems_of(list(configs), "*_bf16_*causal*", {}, None, dict.fromkeys(sizes), backward, False)
+        problems = problems_of(
+            list(configs), "*_bf16_*causal*", {}, None, dict.fromkeys(sizes), backward=backward, deterministic=False
+        )
         assert {shape.direction for each in problems for shape in each.shapes} == {"bwd" if backward else "fwd"}
         return {each.spec.name for each in problems}
 

@@ -145,7 +145,7 @@ def test_the_page_says_how_many_plans_there_are() -> None:
 
     page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
     counts = {head_dim: count(head_dim) for head_dim in (64, 80, 128, 256)}
-    assert f"has fewer plans, {counts[256]} for head dim 256 to {counts[80]} for 80," in page
+    assert f"A backward has fewer plans, {counts[256]} for head dim 256 to {counts[80]} for 80." in page
     assert counts[256] == min(counts.values())
     assert counts[80] == max(counts.values())
 
