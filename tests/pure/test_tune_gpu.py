@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 import torch
 
-from flashgen import bench, tune_gpu
+from flashgen import bench, tune_gpu, verify
+from flashgen.backward_cases import backward_cases
 from flashgen.bench_grid import Shape
 from flashgen.bench_timing import HIDING_CYCLES
+from flashgen.cases import cases
 from flashgen.errors import DeviceError, LaunchError, NotAvailableError
 from flashgen.generator import AnyPlan, BackwardRequest, KernelSpec, PlanRequest, plan
 from flashgen.kernel import BuiltKernel
@@ -119,6 +121,7 @@ def test_a_kernel_that_does_not_launch_is_named(gpu: Gpu, monkeypatch: pytest.Mo
 
 def test_the_verdict_is_a_line(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_device", torch.device("cpu"))
+    monkeypatch.setattr(verify, "cases", lambda plan: cases(plan)[:3])
     right, wrong = built()
     assert gpu.verify(right) == ""
 
@@ -133,6 +136,7 @@ def test_the_verdict_is_a_line(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_gradients_are_judged_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_device", torch.device("cpu"))
+    monkeypatch.setattr(verify, "backward_cases", lambda plan: backward_cases(plan)[2:4])  # quick ones
     right, wrong = built(BACKWARDS)
     assert gpu.verify(right) == ""
     whole = tune_gpu.BackwardKernel.into
