@@ -6,7 +6,7 @@
 
 namespace flashgen {
 
-// Of a tile of query rows: key blocks [0, end) are computed, [0, full) of them need no test.
+// Of consecutive query rows: key blocks [0, end) are computed, [0, full) of them need no test.
 struct BlockRange {
   int end, full;
 };
@@ -14,7 +14,8 @@ struct BlockRange {
 struct FullMask {
   static constexpr bool kUnevenRows = false;  // whether tiles of later rows take longer
 
-  template <int kBlockM, int kBlockN>
+  // Of query rows [first_row, first_row + kRows).
+  template <int kRows, int kBlockN>
   __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int) {
     return {(params.seqlen_k + kBlockN - 1) / kBlockN, params.seqlen_k / kBlockN};
   }
@@ -25,10 +26,10 @@ struct FullMask {
 struct CausalMask {
   static constexpr bool kUnevenRows = true;
 
-  template <int kBlockM, int kBlockN>
-  __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int m_block) {
-    int const first = m_block * kBlockM + params.seqlen_k - params.seqlen_q;  // key position of the tile's first row
-    int const end = min(first + kBlockM, params.seqlen_k);                    // <= 0: the tile's rows see nothing
+  template <int kRows, int kBlockN>
+  __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int first_row) {
+    int const first = first_row + params.seqlen_k - params.seqlen_q;  // key position of the first row
+    int const end = min(first + kRows, params.seqlen_k);              // <= 0: the rows see nothing
     return {(end + kBlockN - 1) / kBlockN, max(min(first + 1, params.seqlen_k), 0) / kBlockN};
   }
   __device__ __forceinline__ static int end_key(ForwardParams const& params, int row) {

@@ -5,6 +5,7 @@
 // softmax hides behind the other's products:
 //   warpgroup 0: | S(n) O(n+1) issued | softmax(n) ........ | S(n-1) O(n) issued | ...
 //   warpgroup 1: | softmax(n+1) ..... | S(n) O(n+1) issued  | softmax(n) ....... | ...
+// Where later rows see more keys, a warpgroup skips the tile's last blocks that only the others see, but takes its turns.
 #include <flashgen/attention/mask.cuh>
 #include <flashgen/attention/softmax.cuh>
 #include <flashgen/common/pipeline.cuh>
@@ -19,6 +20,8 @@ struct Consumer {
   using T = Tiles<Config>;
   using Mask = typename Config::Mask;
   static constexpr int kBlockM = Config::kBlockM, kBlockN = Config::kBlockN, kWarpgroups = Config::kConsumerWarpgroups;
+  // Whether the first warpgroup may see a block less than the last wherever the tile lies; else looking costs more than it saves.
+  static constexpr bool kSkips = Mask::kUnevenRows && kBlockM - 64 >= kBlockN;
 
   ForwardParams const& params;
   Smem<Config>& smem;
@@ -73,6 +76,18 @@ struct Consumer {
   __device__ __forceinline__ void await_v() { ptx::barrier_wait(&smem.v_full[v.stage], v.phase); }
   __device__ __forceinline__ void release_k() { release(&smem.k_empty[k.stage]), k.advance(); }
   __device__ __forceinline__ void release_v() { release(&smem.v_empty[v.stage]), v.advance(); }
+  // A block that only other warpgroups see: no product, but a turn and a release. NOTE: all threads have waited before one of them releases.
+  __device__ __forceinline__ void skip_k() {
+    await_turn(), pass_turn();
+    await_k();
+    ptx::named_sync(kOwn + warpgroup, 128);
+    release_k();
+  }
+  __device__ __forceinline__ void skip_v() {
+    await_v();
+    ptx::named_sync(kOwn + warpgroup, 128);
+    release_v();
+  }
 
   __device__ __forceinline__ void mask(int first_row, int block) {
     CUTE_UNROLL
@@ -131,8 +146,25 @@ struct Consumer {
     convert();
   }
 
+  // Of the tile's blocks those that this warpgroup computes: at least one, which its rows need not see.
+  __device__ __forceinline__ BlockRange own_blocks(int m_block, BlockRange const& blocks) const {
+    if constexpr (kSkips) {
+      BlockRange const own = Mask::template blocks<64, kBlockN>(params, m_block * kBlockM + warpgroup * 64);
+      return {max(own.end, 1), own.full};
+    } else {
+      return blocks;
+    }
+  }
+
   // Issues the first scores of a tile.
-  __device__ __forceinline__ void start() {
+  __device__ __forceinline__ void start(int m_block, BlockRange const& blocks) {
+    if constexpr (kSkips) {
+      int const skipped = blocks.end - own_blocks(m_block, blocks).end;
+      for (int i = 0; i < skipped; ++i) {
+        skip_k();
+        if (i > 0) skip_v();  // V lags K by a block, as the producer loads it
+      }
+    }
     ptx::barrier_wait(&smem.q_full[q.stage * kWarpgroups + warpgroup], q.phase);
     await_k();
     await_turn();
@@ -148,14 +180,16 @@ struct Consumer {
   // From a tile's first scores to its output, not yet normalised.
   __device__ __forceinline__ void compute(int m_block, BlockRange const& blocks) {
     int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-    int block = blocks.end - 1;
-    if (block >= blocks.full) mask(first_row, block);
+    BlockRange const own = own_blocks(m_block, blocks);
+    if (kSkips && own.end < blocks.end) skip_v();
+    int block = own.end - 1;
+    if (block >= own.full) mask(first_row, block);
     softmax.template update<true, true, false>(scores, params.scale_log2);
     convert();
     accumulate = 0;
     --block;
     CUTE_NO_UNROLL
-    for (; block >= max(blocks.full, 0); --block) step<true>(first_row, block);
+    for (; block >= max(own.full, 0); --block) step<true>(first_row, block);
     CUTE_NO_UNROLL
     for (; block >= 0; --block) step<false>(first_row, block);
     release(&smem.q_empty[q.stage * kWarpgroups + warpgroup]);
@@ -172,7 +206,7 @@ struct Consumer {
   // The published tile of a slot, once it is there; its key blocks.
   __device__ __forceinline__ BlockRange await_tile(PipelineState<2> const& slot) {
     ptx::barrier_wait(&smem.tile_full[slot.stage], slot.phase);
-    return Mask::template blocks<kBlockM, kBlockN>(params, smem.tile[slot.stage].m_block);
+    return Mask::template blocks<kBlockM, kBlockN>(params, smem.tile[slot.stage].m_block * kBlockM);
   }
 
   __device__ __forceinline__ void run() {
@@ -192,7 +226,7 @@ struct Consumer {
         started = false;
       } else {
         if (!started) {
-          start();
+          start(at.m_block, blocks);
           finish_scores();
         }
         compute(at.m_block, blocks);
@@ -201,7 +235,7 @@ struct Consumer {
           started = smem.tile[next.stage].m_block >= 0 && !(Mask::kUnevenRows && blocks.end <= 0);
         }
         if (started) {  // the next tile's first scores are computed while this tile's output is stored
-          start();
+          start(smem.tile[next.stage].m_block, blocks);
           Epilogue<Config>::run(params, smem, at, warpgroup, thread, acc, softmax);
           finish_scores();
         } else {

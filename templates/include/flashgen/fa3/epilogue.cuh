@@ -94,7 +94,7 @@ struct Epilogue {
                                              float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
     int const first_row = at.m_block * Config::kBlockM + warpgroup * 64;
     Epilogue const epilogue(acc, softmax);
-    if constexpr (Config::kOutputTile) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOutput + warpgroup, thread);
+    if constexpr (Config::kOutputTile) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOwn + warpgroup, thread);
     else epilogue.store_registers(params, at, first_row, thread);
 
     if (params.lse != nullptr && thread % 4 == 0) {

@@ -51,7 +51,7 @@ struct Producer {
       publish(tile);
       int const next = Scheduler::next(params, index);  // asked for now, so that the answer is there when this tile's loads are issued
       int const head_kv = tile.head / group;
-      int block = Mask::template blocks<Config::kBlockM, Config::kBlockN>(params, tile.m_block).end - 1;
+      int block = Mask::template blocks<Config::kBlockM, Config::kBlockN>(params, tile.m_block * Config::kBlockM).end - 1;
       auto load_k = [&] { load_keys<typename T::K>(params.k, smem.k_full, smem.k_empty, smem.k, k, block, head_kv, tile.batch); };
       auto load_v = [&](int at) { load_keys<typename T::V>(params.v, smem.v_full, smem.v_empty, smem.v, v, at, head_kv, tile.batch); };
       if (block >= 0) {

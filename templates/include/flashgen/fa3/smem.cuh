@@ -59,8 +59,8 @@ struct Smem : cute::conditional_t<Config::kOutputTile, InputsAndOutput<Config>, 
 
 // Named barriers; 0 is __syncthreads.
 enum NamedBarrier : int {
-  kTurn = 1,    // + warpgroup: its turn to issue products (ping-pong)
-  kOutput = 4,  // + warpgroup: its output tile may be written, then: is written
+  kTurn = 1,  // + warpgroup: its turn to issue products (ping-pong)
+  kOwn = 4,   // + warpgroup: its own threads wait for each other
 };
 
 }  // namespace flashgen::fa3
