@@ -41,6 +41,10 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
                 " without split_roles: a warpgroup writes the next one while the other reads this" if least > 1 else ""
             )
             return PlanError(f"{key}: got {got}; legal: {least} or more{why}", key=key)
+    if roles and plan.stages_ds > 1:
+        return PlanError(f"stages_ds: got {plan.stages_ds} with split_roles; legal: 1", key="stages_ds")
+    if not roles and plan.dq_passes > 1:
+        return PlanError(f"dq_passes: got {plan.dq_passes} without split_roles; legal: 1", key="dq_passes")
     return register_problem(plan) or swizzle_problem(plan) or _dq_problem(plan)
 
 
