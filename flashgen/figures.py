@@ -56,6 +56,7 @@ def from_document(document: Mapping[str, Any]) -> list[Measured]:
     KeyError or TypeError when it is no such document.
     """
     found: dict[tuple[str, str], Measured] = {}
+    product = document.get("matrix_product_tflops")
     for row in document["rows"]:
         if row.get("kernel") is None or row.get("sha256") is None:
             continue
@@ -63,7 +64,7 @@ def from_document(document: Mapping[str, Any]) -> list[Measured]:
             (row["kernel"], row["sha256"]),
             Measured(
                 row["kernel"], row["plan"], row["sha256"], document["gpu"], f"nvrtc {document['nvrtc']}",
-                document["date"], document.get("matrix_product_tflops"),
+                document["date"], None if product is None else round(product, 1),
             ),
         )  # fmt: skip
         one.shapes[row["shape"]] = round(row["tflops"], 1)

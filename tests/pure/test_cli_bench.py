@@ -15,7 +15,6 @@ from flashgen import bench as bench_module
 from flashgen import bench_document, bench_timing, host_time
 from flashgen import build as build_module
 from flashgen.bench import Row
-from flashgen.bench_grid import GRID
 from flashgen.cli.app import app
 from flashgen.generator import load_config, plan_entry
 from flashgen.host_time import HostRow
@@ -146,41 +145,18 @@ def test_kernels_of_a_backward_are_timed_by_themselves(run: Run, timed: Asked) -
     assert {kernel.spec.op.value for kernel in timed[1]["kernels"]} == {"attention_fwd"}
 
 
-def test_the_grid_is_timed_in_the_dtypes_asked_for(run: Run, timed: Asked, tmp_path: Path) -> None:
-    def names(*words: str) -> list[str]:
-        result = run("bench", *words)
-        assert result.exit_code == 0, result.output
-        return [shape.name for shape in timed[-1]["shapes"]]
-
-    both = ["fwd d72 full B4 H16 S4096", "fwd d72 full B4 H16 S4096 fp16"]
-    assert names("--shape", "d72 full*", "--dtype", "bf16,fp16") == both, "each pair together: as warm as each other"
-    assert {shape.bar is None for shape in timed[-1]["shapes"][1:]} == {True}, "bars are of bf16"
-    assert any("_fp16_d72_full" in name for name in timed[-1]["compiled"])
-    assert names("--shape", "d72 full*S4096", "--dtype", "fp16") == both[1:]
-    assert len(names("--dtype", "fp16")) == len(GRID)
-    assert names("--shape", both[1]) == both[1:], "a name of it is enough"
-    assert names("--backward", "--shape", "d72 full", "--dtype", "fp16") == ["bwd d72 full B4 H16 S4096 fp16"]
-    assert names("--head-dim", "72", "--seqlen", "64", "--dtype", "fp16,bf16") == [
-        "fwd d72 full B4 H16 S64 fp16", "fwd d72 full B4 H16 S64"
-    ]  # fmt: skip
-    assert names("attention_fwd_*_fp16_d72_full") == both[1:], "kernels given have a dtype of their own"
-
-
-def test_the_table_says_how_fp16_does_beside_bf16(run: Run, timed: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    half = replace(ROW, shape=f"{ROW.shape} fp16", milliseconds=1.0, bar=None)
-    cudnn = replace(half, implementation="cudnn", over_cudnn=1.0)
-    monkeypatch.setattr(bench_module, "bench", lambda shapes, **_: [ROW, half, cudnn])
-    lines = run("bench", "--shape", "d72 full*", "--dtype", "bf16,fp16", "--backend", "cudnn").stdout.splitlines()
-    assert [line.split()[-1] for line in lines[1:4]] == ["1.20", "1.25", "-"], "1.25 ms over 1 ms; cuDNN ran one only"
-    assert lines[0].endswith("x bf16")
+def test_dtypes_are_of_all_shapes(run: Run, timed: Asked) -> None:
+    assert run("bench", "--shape", "d72 full*", "--dtype", "bf16,fp16").exit_code == 0
+    assert [shape.dtype for shape in timed[0]["shapes"]] == ["bf16", "fp16"]
+    assert any("_fp16_d72_full" in name for name in timed[0]["compiled"])
+    assert run("bench", "--head-dim", 72, "--dtype", "fp16").exit_code == 0
+    assert [shape.name for shape in timed[1]["shapes"]] == ["fwd d72 full B4 H16 S4096 fp16"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--dtype", "fp8"), "got 'fp8'; legal: bf16, fp16"),
-        (("--dtype", "bf16,"), "got ''; legal: bf16, fp16"),
-        (("--dtype", "fp16", "attention_fwd_*_bf16_d72_full"), "the kernels given are attention_fwd"),
         (("--deterministic",), "--backward"),
         (("--backward", "--deterministic", "attention_bwd_*_d128_*"), "no CONFIG"),
         (("--backward", "--host"), "--host"),
