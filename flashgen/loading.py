@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flashgen import env
 from flashgen.artifacts import Entry, read_manifest
 from flashgen.backward_kernel import BackwardKernel
 from flashgen.callable_kernel import Code, Kernel
@@ -126,6 +127,11 @@ def _new_kernel(plan: AnyPlan, build: Callable[[], Code]) -> AnyKernel:
 
 def _compile(plan: AnyPlan) -> Code:
     built = build_kernel(plan.spec, plan.request)
+    if not built.shippable:
+        env.logger().warning(
+            "%s gives right results slowly: %s. `flashgen doctor` tells whether NVRTC %s is why",
+            built.name, "; ".join(built.resources.complaints), built.toolchain.nvrtc_version,
+        )  # fmt: skip
     return Code(built.cubin, built.sha256, built.toolchain.facts())
 
 

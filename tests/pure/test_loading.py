@@ -105,6 +105,19 @@ def test_threads_that_ask_at_once_build_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set(map(id, got))) == 1
 
 
+def test_a_kernel_that_is_compiled_in_spite_of_a_complaint_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = built(plan(KernelSpec.forward(head_dim=72)), b"code")
+    slow = Resources(168, 0, 0, 0, 0, ("C7515: products are serialized",))
+    for resources, said in ((made.resources, ""), (slow, "C7515: products are serialized. `flashgen doctor`")):
+        monkeypatch.setattr(loading, "_kernels", {})
+        monkeypatch.setattr(loading, "build_kernel", lambda *_, found=resources: replace(made, resources=found))
+        caplog.clear()
+        assert flashgen.get_kernel(made.plan).code.sha256 == made.sha256
+        assert (said in caplog.text) if said else (caplog.text == "")
+
+
 def test_a_loaded_folder_is_preferred_and_never_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "build_kernel", lambda *_: pytest.fail("compiled what was loaded"))
     spec = KernelSpec.forward(head_dim=64)
