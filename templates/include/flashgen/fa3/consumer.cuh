@@ -20,8 +20,8 @@ struct Consumer {
   using T = Tiles<Config>;
   using Mask = typename Config::Mask;
   static constexpr int kBlockM = Config::kBlockM, kBlockN = Config::kBlockN, kWarpgroups = Config::kConsumerWarpgroups;
-  // Whether the first warpgroup may see a block less than the last wherever the tile lies; else looking costs more than it saves.
-  static constexpr bool kSkips = Mask::kUnevenRows && kBlockM - 64 >= kBlockN;
+  // Whether the first warpgroup sees a block less than the last wherever the tile lies; else looking costs more than it saves.
+  static constexpr bool skips() { return Mask::kUnevenRows && kBlockM - 64 >= kBlockN; }
 
   ForwardParams const& params;
   Smem<Config>& smem;
@@ -148,7 +148,7 @@ struct Consumer {
 
   // Of the tile's blocks those that this warpgroup computes: at least one, which its rows need not see.
   __device__ __forceinline__ BlockRange own_blocks(int m_block, BlockRange const& blocks) const {
-    if constexpr (kSkips) {
+    if constexpr (skips()) {
       BlockRange const own = Mask::template blocks<64, kBlockN>(params, m_block * kBlockM + warpgroup * 64);
       return {max(own.end, 1), own.full};
     } else {
@@ -158,7 +158,7 @@ struct Consumer {
 
   // Issues the first scores of a tile.
   __device__ __forceinline__ void start(int m_block, BlockRange const& blocks) {
-    if constexpr (kSkips) {
+    if constexpr (skips()) {
       int const skipped = blocks.end - own_blocks(m_block, blocks).end;
       for (int i = 0; i < skipped; ++i) {
         skip_k();
@@ -181,7 +181,7 @@ struct Consumer {
   __device__ __forceinline__ void compute(int m_block, BlockRange const& blocks) {
     int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
     BlockRange const own = own_blocks(m_block, blocks);
-    if (kSkips && own.end < blocks.end) skip_v();
+    if (skips() && own.end < blocks.end) skip_v();
     int block = own.end - 1;
     if (block >= own.full) mask(first_row, block);
     softmax.template update<true, true, false>(scores, params.scale_log2);
