@@ -10,7 +10,8 @@ template <class Config>
 struct DqWriter {
   using Dq = DqSplit<Config>;
   static constexpr int kParts = Dq::kColumns[1] > 0 ? 2 : 1;
-  // Of a block's state: blocks of keys that have claimed it in its lower half, blocks of keys whose part stands there in its upper half.
+  // Of a block's state: lower half, blocks of keys that have claimed it; upper half, those whose part stands there: all of them with
+  // kDeterministic, else the one that stored.
   static constexpr long long kClaim = 1, kAdded = 1ll << 32;
 
   // Adds a pass of one warpgroup, which is there.
