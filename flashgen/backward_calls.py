@@ -15,14 +15,14 @@ from flashgen.backward_launch import (
     DESCRIBED,
     Addresses,
     BackwardCall,
-    LoadedBackward,
     make_backward_call,
     refused_maps,
 )
 from flashgen.backward_select import check_backward, select_backward
 from flashgen.counters import PER_THREAD_STREAM
-from flashgen.generator.spec import KernelSpec
+from flashgen.generator import BackwardPlan, KernelSpec
 from flashgen.launch import Launch, Layout
+from flashgen.loaded import LoadedKernel
 from flashgen.memo import make_room
 from flashgen.outputs import new_gradients
 from flashgen.select import arch_of, check_scale, check_tensors
@@ -58,7 +58,7 @@ class BackwardLauncher:
     ``resolve`` is asked once for each kind of call, with its spec and number of keys, and may compile.
     """
 
-    def __init__(self, resolve: Callable[[KernelSpec, int], LoadedBackward]) -> None:
+    def __init__(self, resolve: Callable[[KernelSpec, int], LoadedKernel[BackwardPlan]]) -> None:
         self._resolve = resolve
         self._calls: dict[Any, BackwardCall | Detour] = {}
         self._launches: dict[Any, Launch] = {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashgen.errors import ArgumentError
 from flashgen.generator.backward_plan import BackwardPlan
-from flashgen.launch import INDEX_LIMIT, LOG2_E, heads_per_group
+from flashgen.launch import LOG2_E, check_index_limit, heads_per_group
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,7 @@ def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], so
     seqlen_k, heads_kv = k[1], k[2]
     m_blocks, n_blocks = plan.m_blocks(seqlen_q), -(-seqlen_k // plan.block_n)
     tiles = max(m_blocks * batch * heads_q, n_blocks * batch * heads_kv)
-    if max(tiles, seqlen_q + seqlen_k) > INDEX_LIMIT:
-        got = f"{tiles} tiles of queries or keys, {seqlen_q} + {seqlen_k} queries and keys"
-        raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
+    check_index_limit(tiles, "tiles of queries or keys", seqlen_q, seqlen_k)
     element = plan.spec.dtype.bytes
     # What a block of keys goes through: Q and dO, and the accumulator of dQ.
     bytes_per_row = (head_dim_qk + plan.spec.head_dim_v) * element + head_dim_qk * 4

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashgen.backward_launch import LoadedBackward
 from flashgen.callable_kernel import BaseKernel
-from flashgen.generator import BackwardPlan, KernelSpec
+from flashgen.generator import BackwardPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,17 +16,7 @@ if TYPE_CHECKING:
 class BackwardKernel(BaseKernel[BackwardPlan]):
     """One backward to call: three kernels in one cubin. Safe to use from several threads."""
 
-    _loaded: LoadedBackward | None = None
     _launcher: BackwardLauncher | None = None
-
-    @property
-    def loaded(self) -> LoadedBackward:
-        """The kernels as launches need them."""
-        code = self.code
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = LoadedBackward(self.plan, code.cubin)
-        return self._loaded
 
     def __call__(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dlse: Tensor | None = None, *,
@@ -66,7 +55,3 @@ class BackwardKernel(BaseKernel[BackwardPlan]):
         results = attend_backward(self.plan, *given, check_scale(softmax_scale, q.shape[3]))
         for to, result in zip((dq, dk, dv), results, strict=True):
             to.copy_(result)
-
-    def _serve(self, spec: KernelSpec, _keys: int) -> LoadedBackward:
-        self._check(spec)
-        return self.loaded

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from flashgen.backward_geometry import BackwardGeometry, backward_geometry
-from flashgen.driver import NO_CONTEXT, LaunchConfig, driver
+from flashgen.driver import LaunchConfig, driver
 from flashgen.generator.backward_plan import SIDE_THREADS, BackwardPlan
-from flashgen.launch import Launch, Layout
+from flashgen.launch import DeviceCall, Launch, Layout
+from flashgen.loaded import LoadedKernel
 from flashgen.params import backward_params
-from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
+from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe
 
 DESCRIBED = ("dout", "q", "k", "v")  # what the copy engine reads: one descriptor each
 STRIDED = ("out", "dout", "dq", "dk", "dv")  # what threads read and write by address
@@ -37,34 +37,10 @@ class Addresses(NamedTuple):
     workspace: int
 
 
-class LoadedBackward:
-    """A backward's machine code, loaded on a device when it is first used there. Safe to use from several threads."""
-
-    def __init__(self, plan: BackwardPlan, cubin: bytes) -> None:
-        self.plan = plan
-        self.cubin = cubin
-        self._functions: dict[int, tuple[int, ...]] = {}
-        self._lock = threading.Lock()
-
-    def functions(self, device: int) -> tuple[int, ...]:
-        """The CUfunctions on that device: preprocess, main, postprocess."""
-        found = self._functions.get(device)
-        if found is None:
-            with self._lock:
-                found = self._functions.get(device)
-                if found is None:
-                    before, main, after = self.plan.entry_points
-                    sizes = {before: 0, main: self.plan.smem_bytes, after: 0}
-                    found = self._functions[device] = driver().load(self.cubin, sizes, device)
-        return found
-
-
 @dataclass(frozen=True, eq=False)
-class BackwardCall:
+class BackwardCall(DeviceCall[BackwardPlan]):
     """One backward on one device with one set of shapes, strides and scale: all of a call but its addresses."""
 
-    kernel: LoadedBackward
-    device: int
     geometry: BackwardGeometry
     maps: tuple[TensorMap, TensorMap, TensorMap, TensorMap]  # as DESCRIBED
     strided: tuple[Layout, Layout, Layout, Layout, Layout]  # as STRIDED
@@ -90,8 +66,7 @@ class BackwardCall:
         params, start = memory.params, ctypes.addressof(memory.params)
         ctypes.memmove(start, ctypes.addressof(self.template), ctypes.sizeof(params))
         for name, tensor_map in zip(DESCRIBED, self.maps, strict=True):
-            offset = getattr(type(params), name).offset
-            ctypes.memmove(start + offset, encode(tensor_map, getattr(at, name), self.device), 128)
+            self.describe_into(params, name, tensor_map, getattr(at, name))
         params.out_data, params.dout_data, params.lse, params.dlse = at.out, at.dout, at.lse, at.dlse or None
         params.dq, params.dk, params.dv = at.dq, at.dk, at.dv
         for name in BORROWED:
@@ -108,19 +83,10 @@ class BackwardCall:
         for config, function, (grid, threads, smem) in zip(
             memory.configs, self.kernel.functions(self.device), shapes, strict=True
         ):
-            config.grid_x, config.grid_y, config.grid_z = grid, 1, 1
-            config.block_x, config.block_y, config.block_z = threads, 1, 1
-            config.shared_memory_bytes, config.stream = smem, stream or None
+            config.set(grid, threads, smem, stream)
             address = ctypes.addressof(config), function, ctypes.addressof(memory.arguments), None
             runs.append(partial(driver().cuLaunchKernelEx, *address))
         return Launch(memory, partial(_in_order, runs))
-
-    def failed(self, status: int, launch: Launch) -> None:
-        """Second try for a thread that has no CUDA context yet; else the driver's error."""
-        if status in NO_CONTEXT:
-            driver().set_context(self.device)
-            status = launch.run()
-        driver().check(status, f"launching {self.kernel.plan.name}")
 
 
 def _in_order(runs: Sequence[Callable[[], int]]) -> int:
@@ -131,7 +97,7 @@ def _in_order(runs: Sequence[Callable[[], int]]) -> int:
 
 
 def make_backward_call(
-    kernel: LoadedBackward, device: int, layouts: Mapping[str, Layout], softmax_scale: float
+    kernel: LoadedKernel[BackwardPlan], device: int, layouts: Mapping[str, Layout], softmax_scale: float
 ) -> BackwardCall:
     """All of a call but its addresses, for legal layouts of dout, q, k, v, out, dq, dk and dv, none empty."""
     plan = kernel.plan

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from flashgen.errors import ArgumentError
-from flashgen.generator import BackwardPlan, KernelPlan, KernelSpec
-from flashgen.launch import LoadedKernel
+from flashgen.generator import KernelPlan, KernelSpec
+from flashgen.loaded import LoadedKernel, Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from flashgen.calls import Launcher
-
-Plan = TypeVar("Plan", KernelPlan, BackwardPlan)
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class BaseKernel(Generic[Plan]):
         self.plan: Plan = plan
         self._build = build
         self._code: Code | None = None
+        self._loaded: LoadedKernel[Plan] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -56,6 +55,19 @@ class BaseKernel(Generic[Plan]):
                     self._code = self._build()
         return self._code
 
+    @property
+    def loaded(self) -> LoadedKernel[Plan]:
+        """It as launches need it."""
+        code = self.code
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = LoadedKernel(self.plan, code.cubin)
+        return self._loaded
+
+    def _serve(self, spec: KernelSpec, _keys: int) -> LoadedKernel[Plan]:
+        self._check(spec)
+        return self.loaded
+
     def _check(self, spec: KernelSpec) -> None:
         if spec != self.spec.any_length:
             raise ArgumentError(f"kernel {self.name}: got tensors of {spec.name}; expected tensors of this kernel")
@@ -70,17 +82,7 @@ class Kernel(BaseKernel[KernelPlan]):
     Safe to use from several threads: it is built once.
     """
 
-    _loaded: LoadedKernel | None = None
     _launcher: Launcher | None = None
-
-    @property
-    def loaded(self) -> LoadedKernel:
-        """The kernel as launches need it."""
-        code = self.code
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = LoadedKernel(self.plan, code.cubin)
-        return self._loaded
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None = None, return_lse: bool = False
@@ -120,7 +122,3 @@ class Kernel(BaseKernel[KernelPlan]):
         out.copy_(results[0])
         if lse is not None:
             lse.copy_(results[1])
-
-    def _serve(self, spec: KernelSpec, _keys: int) -> LoadedKernel:
-        self._check(spec)
-        return self.loaded

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from flashgen.counters import PER_THREAD_STREAM, captured_counter, counter_address
-from flashgen.generator.spec import KernelSpec
-from flashgen.launch import Call, Launch, Layout, LoadedKernel, make_call, refused
+from flashgen.generator import KernelPlan, KernelSpec
+from flashgen.launch import Call, Launch, Layout, make_call, refused
 from flashgen.launchers import Launchers
+from flashgen.loaded import LoadedKernel
 from flashgen.memo import make_room
 from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
 from flashgen.select import arch_of, check_scale, check_tensors, select
@@ -50,7 +51,7 @@ class Launcher:
     ``resolve`` is asked once for each kind of call, with its spec and number of keys, and may compile.
     """
 
-    def __init__(self, resolve: Callable[[KernelSpec, int], LoadedKernel]) -> None:
+    def __init__(self, resolve: Callable[[KernelSpec, int], LoadedKernel[KernelPlan]]) -> None:
         self._resolve = resolve
         self._calls: dict[Any, Call | Detour] = {}
         self._launches: dict[Any, Launch] = {}

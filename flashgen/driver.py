@@ -45,6 +45,12 @@ class LaunchConfig(ctypes.Structure):
         ("attribute_count", c_uint),
     )
 
+    def set(self, blocks: int, threads: int, shared_memory_bytes: int, stream: int) -> None:
+        """A grid and block of one dimension, on that stream (0 = the default one)."""
+        self.grid_x, self.grid_y, self.grid_z = blocks, 1, 1
+        self.block_x, self.block_y, self.block_z = threads, 1, 1
+        self.shared_memory_bytes, self.stream = shared_memory_bytes, stream or None
+
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),

@@ -1,18 +1,18 @@
-"""A cubin on a device and one packed launch of it. Everything that does not change between calls is made once here."""
+"""One packed launch of a kernel. Everything that does not change between calls is made once here."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from flashgen.driver import NO_CONTEXT, LaunchConfig, driver
 from flashgen.errors import ArgumentError
 from flashgen.generator.plan import KernelPlan
+from flashgen.loaded import LoadedKernel, Plan
 from flashgen.params import forward_params
 from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
 
@@ -52,9 +52,7 @@ def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale
     seqlen_k, heads_kv = k[1], k[2]
     m_blocks = -(-seqlen_q // plan.block_m)
     tiles = m_blocks * batch * heads_q
-    if max(tiles, seqlen_q + seqlen_k) > INDEX_LIMIT:
-        got = f"{tiles} tiles of {plan.block_m} query rows, {seqlen_q} + {seqlen_k} queries and keys"
-        raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
+    check_index_limit(tiles, f"tiles of {plan.block_m} query rows", seqlen_q, seqlen_k)
     bytes_per_head = seqlen_k * (head_dim_qk + plan.spec.head_dim_v) * plan.spec.dtype.bytes
     most = MANY_HEADS if m_blocks < 8 else MANY_HEADS // 2  # from 8 on LongestFirst keeps short tiles for the end
     heads = heads_per_group(batch * heads_q, heads_q // heads_kv, bytes_per_head, most)
@@ -62,6 +60,13 @@ def geometry(plan: KernelPlan, q: Sequence[int], k: Sequence[int], softmax_scale
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, tiles, heads,
         softmax_scale * LOG2_E, tiles if plan.scheduler == "single" else min(processors, tiles),
     )  # fmt: skip
+
+
+def check_index_limit(tiles: int, which: str, seqlen_q: int, seqlen_k: int) -> None:
+    """ArgumentError for a problem with more of anything than a kernel counts."""
+    if max(tiles, seqlen_q + seqlen_k) > INDEX_LIMIT:
+        got = f"{tiles} {which}, {seqlen_q} + {seqlen_k} queries and keys"
+        raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
 
 
 def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MANY_HEADS) -> int:
@@ -76,28 +81,6 @@ def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MAN
     return next((n for n in range(wanted, wanted // 2, -1) if heads % n == 0), -(-heads // -(-heads // wanted)))
 
 
-class LoadedKernel:
-    """One kernel's machine code, loaded on a device when it is first used there. Safe to use from several threads."""
-
-    def __init__(self, plan: KernelPlan, cubin: bytes) -> None:
-        self.plan = plan
-        self.cubin = cubin
-        self._functions: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def function(self, device: int) -> int:
-        """The CUfunction on that device."""
-        found = self._functions.get(device)
-        if found is None:
-            with self._lock:
-                found = self._functions.get(device)
-                if found is None:
-                    plan = self.plan
-                    (found,) = driver().load(self.cubin, {plan.name: plan.smem_bytes}, device)
-                    self._functions[device] = found
-        return found
-
-
 @dataclass(frozen=True, eq=False)
 class Launch:
     """One launch with all its memory. It is never written to again, so threads may run it at the same time.
@@ -110,11 +93,29 @@ class Launch:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """One kernel on one device with one set of shapes, strides and scale: all of a call but its addresses."""
+class DeviceCall(Generic[Plan]):
+    """A kernel on a device."""
 
-    kernel: LoadedKernel
+    kernel: LoadedKernel[Plan]
     device: int
+
+    def describe_into(self, params: ctypes.Structure, name: str, tensor_map: TensorMap, address: int) -> None:
+        """Encode what the copy engine reads of one operand into that member of the arguments."""
+        offset = getattr(type(params), name).offset
+        ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address, self.device), 128)
+
+    def failed(self, status: int, launch: Launch) -> None:
+        """Second try for a thread that has no CUDA context yet; else the driver's error."""
+        if status in NO_CONTEXT:
+            driver().set_context(self.device)
+            status = launch.run()
+        driver().check(status, f"launching {self.kernel.plan.name}")
+
+
+@dataclass(frozen=True, eq=False)
+class Call(DeviceCall[KernelPlan]):
+    """One forward on one device with one set of shapes, strides and scale: all of a call but its addresses."""
+
     geometry: Geometry
     maps: tuple[TensorMap, TensorMap, TensorMap, TensorMap]  # q, k, v, out
     like_q: bool  # out has q's layout
@@ -136,33 +137,28 @@ class Call:
         params = memory.params
         ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.template), ctypes.sizeof(params))
         for name, tensor_map, address in zip(("q", "k", "v", "out"), self.maps, (q, k, v, out), strict=True):
-            offset = getattr(type(params), name).offset
-            ctypes.memmove(ctypes.addressof(params) + offset, encode(tensor_map, address, self.device), 128)
+            self.describe_into(params, name, tensor_map, address)
         params.out_data, params.lse, params.tile_counter = out, lse or None, counter or None
         memory.arguments[0] = ctypes.addressof(params)
         plan, config = self.kernel.plan, memory.config
-        config.grid_x, config.grid_y, config.grid_z = self.geometry.grid, 1, 1
-        config.block_x, config.block_y, config.block_z = plan.threads, 1, 1
-        config.shared_memory_bytes, config.stream = plan.smem_bytes, stream or None
+        config.set(self.geometry.grid, plan.threads, plan.smem_bytes, stream)
         launch = partial(
             driver().cuLaunchKernelEx,
             ctypes.addressof(config),
-            self.kernel.function(self.device),
+            *self.kernel.functions(self.device),
             ctypes.addressof(memory.arguments),
             None,
         )
         return Launch(memory, launch)
 
-    def failed(self, status: int, launch: Launch) -> None:
-        """Second try for a thread that has no CUDA context yet; else the driver's error."""
-        if status in NO_CONTEXT:
-            driver().set_context(self.device)
-            status = launch.run()
-        driver().check(status, f"launching {self.kernel.plan.name}")
-
 
 def make_call(
-    kernel: LoadedKernel, device: int, processors: int, operands: Sequence[Layout], like_q: bool, softmax_scale: float
+    kernel: LoadedKernel[KernelPlan],
+    device: int,
+    processors: int,
+    operands: Sequence[Layout],
+    like_q: bool,
+    softmax_scale: float,
 ) -> Call:
     """All of a call but its addresses, for the layouts of q, k, v and out: legal ones (legal_layout), none empty."""
     plan = kernel.plan

@@ -40,11 +40,6 @@ class BackwardPlan(SwizzledPlan):
     origin: Origin = field(default="config", compare=False)
 
     @property
-    def name(self) -> str:
-        """The spec's canonical name."""
-        return self.spec.name
-
-    @property
     def entry_points(self) -> tuple[str, str, str]:
         """The kernels in the order of their launches: preprocess, the main one, postprocess."""
         return f"{self.name}_preprocess", self.name, f"{self.name}_postprocess"
@@ -95,11 +90,6 @@ class BackwardPlan(SwizzledPlan):
             # Of k and v; full and empty of each stage of q and dout; full (for two writers) and empty of dq's parts.
             ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 6), 8),
         )
-
-    @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of the main kernel's block, in bytes."""
-        return smem_total(self.smem)
 
     @property
     def accumulators(self) -> tuple[tuple[str, int], ...]:

@@ -15,7 +15,6 @@ from .footprint import (
     SmemRow,
     accumulator_registers,
     smem_table,
-    smem_total,
 )
 from .request import AnyRequest, BackwardRequest, Epilogue, Origin, PlanRequest, Rescale, Scheduler
 from .shipped import shipped_request
@@ -61,11 +60,6 @@ class KernelPlan(SwizzledPlan):
     origin: Origin = field(default="config", compare=False)
 
     @property
-    def name(self) -> str:
-        """The spec's canonical name."""
-        return self.spec.name
-
-    @property
     def entry_points(self) -> tuple[str]:
         """The kernels of the cubin."""
         return (self.name,)
@@ -82,11 +76,6 @@ class KernelPlan(SwizzledPlan):
             self.spec, self.block_m, self.block_n, self.stages, self.epilogue,
             (self.swizzle_qk, self.swizzle_v), self.stages_q,
         )  # fmt: skip
-
-    @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a block, in bytes."""
-        return smem_total(self.smem)
 
     @property
     def accumulator_registers(self) -> int:

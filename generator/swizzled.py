@@ -1,18 +1,35 @@
-"""What plans of both directions derive from their swizzles and warpgroups."""
+"""What plans of both directions derive from the choices they share."""
 
 from __future__ import annotations
 
-from .footprint import padded_head_dims
+from abc import ABC, abstractmethod
+
+from .footprint import SmemRow, padded_head_dims, smem_total
 from .spec import KernelSpec
 
 
-class SwizzledPlan:
-    """Mixed into a plan: its spec, swizzles and consumer warpgroups decide these."""
+class SwizzledPlan(ABC):
+    """Mixed into a plan: its spec, shared memory, swizzles and consumer warpgroups decide these."""
 
     spec: KernelSpec
     consumer_warpgroups: int
     swizzle_qk: int
     swizzle_v: int
+
+    @property
+    @abstractmethod
+    def smem(self) -> tuple[SmemRow, ...]:
+        """Every member of the block's shared memory, in order."""
+
+    @property
+    def name(self) -> str:
+        """The spec's canonical name."""
+        return self.spec.name
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of the (main) kernel's block, in bytes."""
+        return smem_total(self.smem)
 
     @property
     def threads(self) -> int:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from flashgen import backward_launch
 from flashgen.backward_calls import BackwardLauncher, Operands
-from flashgen.backward_launch import LoadedBackward
-from flashgen.driver import LaunchConfig
 from flashgen.generator import BackwardPlan, KernelSpec, plan_backward
+from flashgen.loaded import LoadedKernel
 from flashgen.params import backward_params
 from tests.pure.fake_driver import FakeCuda
 from tests.pure.fake_machine import Machine
@@ -21,6 +20,9 @@ from tests.pure.fake_machine import Machine
 
 class FakeBackwardCuda(FakeCuda):
     """Gives every kernel of a cubin a handle of its own: 0x100, 0x101, ... in the order of loading."""
+
+    params = staticmethod(backward_params)
+    described = ("q", "k", "v", "dout")
 
     def on_cuLibraryGetKernel(self, kernel: int, library: int, name: bytes) -> int:
         super().on_cuLibraryGetKernel(kernel, library, name)
@@ -31,27 +33,6 @@ class FakeBackwardCuda(FakeCuda):
         ctypes.c_void_p.from_address(function).value = kernel
         return 0
 
-    def on_cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: int | None) -> int:
-        if self.launch_statuses and (status := self.launch_statuses.pop(0)):
-            return status
-        assert extra is None
-        shape = LaunchConfig.from_address(config)
-        kind = backward_params()
-        copy = kind.from_buffer_copy(kind.from_address((ctypes.c_void_p * 1).from_address(arguments)[0] or 0))
-        names = ("q", "k", "v", "dout")
-        self.launched.append(
-            SimpleNamespace(
-                function=function,
-                grid=(shape.grid_x, shape.grid_y, shape.grid_z),
-                block=(shape.block_x, shape.block_y, shape.block_z),
-                shared_memory=shape.shared_memory_bytes,
-                stream=shape.stream or 0,
-                params=copy,
-                maps={n: self.encoded[int.from_bytes(bytes(getattr(copy, n)), "little") - 1] for n in names},
-            )
-        )
-        return 0
-
 
 class BackwardMachine(Machine):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -60,9 +41,9 @@ class BackwardMachine(Machine):
         patch.setattr(backward_launch, "driver", lambda: self.cuda.driver)
         self.backward = BackwardLauncher(self.resolve_backward)
 
-    def resolve_backward(self, spec: KernelSpec, *_: int) -> LoadedBackward:
+    def resolve_backward(self, spec: KernelSpec, *_: int) -> LoadedKernel[BackwardPlan]:
         self.resolved.append(spec)
-        return LoadedBackward(plan_backward(spec), b"CUBIN")
+        return LoadedKernel(plan_backward(spec), b"CUBIN")
 
     @property
     def plan(self) -> BackwardPlan:

@@ -19,6 +19,9 @@ from flashgen.params import forward_params
 class FakeCuda:
     """``driver`` is a flashgen Driver whose every function is ``self.on_<name>`` or a success."""
 
+    params = staticmethod(forward_params)  # the argument of the kernels it launches
+    described = ("q", "k", "v", "out")  # whose descriptors that argument holds
+
     def __init__(self) -> None:
         self.encoded: list[SimpleNamespace] = []
         self.launched: list[SimpleNamespace] = []
@@ -142,10 +145,8 @@ class FakeCuda:
             return status
         assert extra is None
         shape = LaunchConfig.from_address(config)
-        params = forward_params().from_address((ctypes.c_void_p * 1).from_address(arguments)[0] or 0)
-        copy = forward_params().from_buffer_copy(params)
-        maps = {name: self.encoded[int.from_bytes(bytes(getattr(copy, name)), "little") - 1] for name in "qkv"}
-        maps["out"] = self.encoded[int.from_bytes(bytes(copy.out), "little") - 1]
+        kind = self.params()
+        copy = kind.from_buffer_copy(kind.from_address((ctypes.c_void_p * 1).from_address(arguments)[0] or 0))
         self.launched.append(
             SimpleNamespace(
                 function=function,
@@ -155,7 +156,7 @@ class FakeCuda:
                 stream=shape.stream or 0,
                 attributes=shape.attribute_count,
                 params=copy,
-                maps=maps,
+                maps={n: self.encoded[int.from_bytes(bytes(getattr(copy, n)), "little") - 1] for n in self.described},
             )
         )
         return 0

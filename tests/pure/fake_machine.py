@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashgen import calls, counters, launch, tensormap
-from flashgen.generator import KernelSpec, plan
-from flashgen.launch import LoadedKernel
+from flashgen import calls, counters, launch, loaded, tensormap
+from flashgen.generator import KernelPlan, KernelSpec, plan
+from flashgen.loaded import LoadedKernel
 from tests.pure.fake_driver import FakeCuda
 
 STREAM = 0x77
@@ -24,7 +24,7 @@ class Machine:
         self.capturing = False
         self.stream = STREAM
         self.resolved: list[KernelSpec] = []
-        for module in (launch, tensormap, counters):
+        for module in (launch, loaded, tensormap, counters):
             patch.setattr(module, "driver", lambda: self.cuda.driver)
         tensormap.encode.cache_clear()
         patch.setattr(calls, "_current_device", lambda: -1)
@@ -37,7 +37,7 @@ class Machine:
         patch.setattr(counters, "_thread", counters._Thread())
         self.launcher = calls.Launcher(self.resolve)
 
-    def resolve(self, spec: KernelSpec, *_: int) -> LoadedKernel:
+    def resolve(self, spec: KernelSpec, *_: int) -> LoadedKernel[KernelPlan]:
         self.resolved.append(spec)
         return LoadedKernel(plan(spec), b"CUBIN")
 

@@ -11,7 +11,7 @@ from flashgen import counters
 from flashgen.counters import COUNTER_BYTES, PER_THREAD_STREAM, SLAB_COUNTERS, captured_counter, counter_address
 from flashgen.errors import LaunchError
 from flashgen.generator import KernelSpec, plan
-from flashgen.launch import LoadedKernel
+from flashgen.loaded import LoadedKernel
 from flashgen.tensormap import accepted, describe, encode
 from tests.pure.fake_machine import STREAM, Machine, tensors
 
@@ -49,8 +49,8 @@ def test_code_that_the_driver_refuses_sooner_or_later_fails_in_the_same_words(ma
     for _ in range(2):
         machine.cuda.load_statuses = [0] * late + [200]
         with pytest.raises(LaunchError, match=rf"^loading {made.name} failed: CUDA_ERROR_FAKE \(200\); .*this GPU"):
-            kernel.function(0)
-    assert kernel.function(0) == 0x33
+            kernel.functions(0)
+    assert kernel.functions(0) == (0x33,)
     assert (machine.cuda.contexts, machine.cuda.mode) == ([], 0)
 
 

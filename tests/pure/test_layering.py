@@ -35,7 +35,7 @@ GENERATOR_LAYERS = (
 RUNTIME_LAYERS = (
     {"env", "errors", "files", "findings", "launchers", "memo", "params", "resources"},
     {"driver", "toolchain", "sass", "overlap"},
-    {"tensormap", "compiler", "outputs", "counters"},
+    {"tensormap", "loaded", "compiler", "outputs", "counters"},
     {"select", "launch", "cache", "cpu", "cpu_backward"},
     {"backward_geometry", "backward_launch", "backward_select"},
     {"calls", "kernel"},
