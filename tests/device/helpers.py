@@ -22,6 +22,7 @@ DEVICE = torch.device("cuda")
 NAN = float("nan")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MASKS = ("full", "causal")
+SEQLENS = (1, 3, 63, 64, 65, 113, 127, 128, 129, 203, 239, 799, 1023, 1024, 1025, 4224)  # they straddle every tile
 BITS = {2: torch.int16, 4: torch.int32}
 SLEEP = 400_000_000  # GPU cycles, about 0.2 s: longer than the host takes for any one step of a test
 

@@ -18,9 +18,8 @@ from flashgen.verify import verify_kernel
 from flashgen.verify_backward import run_backward_case
 from tests.device.backward_helpers import backward_kernel, backward_plan, operands
 from tests.device.covering import all_pairs, covering, pairs_of
-from tests.device.helpers import DEVICE, DTYPES, MASKS, SLEEP, Complaints, Dims, inputs, label, plan_for
+from tests.device.helpers import DEVICE, DTYPES, MASKS, SEQLENS, SLEEP, Complaints, Dims, inputs, label, plan_for
 
-SEQLENS = (1, 3, 63, 64, 65, 113, 127, 128, 129, 203, 239, 799, 1023, 1024, 1025, 4224)
 HEAD_DIMS: tuple[Dims, ...] = (
     8, 16, 24, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 200, 224, 256, (192, 128), (128, 64), (96, 128), (40, 72),
     (256, 8), (8, 256),

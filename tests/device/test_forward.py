@@ -14,9 +14,8 @@ from flashgen.generator import KernelPlan
 from flashgen.testing import INPUT_KINDS
 from flashgen.verify import run_case
 from tests.device.covering import all_pairs, covering, pairs_of
-from tests.device.helpers import DEVICE, DTYPES, MASKS, Complaints, Dims, kernel_of, label, plan_for
+from tests.device.helpers import DEVICE, DTYPES, MASKS, SEQLENS, Complaints, Dims, kernel_of, label, plan_for
 
-SEQLENS = (1, 3, 63, 64, 65, 113, 127, 128, 129, 203, 239, 799, 1023, 1024, 1025, 4224)
 HEAD_DIMS: tuple[Dims, ...] = (
     8, 16, 24, 40, 64, 72, 80, 96, 104, 112, 128, 136, 160, 192, 200, 224, 248, 256,
     (192, 128), (128, 64), (96, 128), (40, 72), (256, 8), (8, 256),

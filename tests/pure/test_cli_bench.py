@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from flashgen import bench as bench_module
 from flashgen import bench_document, bench_timing, host_time
 from flashgen import build as build_module
 from flashgen.bench import Row
-from flashgen.cli.app import app
 from flashgen.generator import load_config, plan_entry
 from flashgen.host_time import HostRow
 from flashgen.peers import PEERS
+from tests.pure.command_line import Run
 
 CONFIG = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 48\nmask: causal\ntile: {m: 64, n: 32}\n"
 ROW = Row("fwd d72 full B4 H16 S4096", "flashgen", 1.25, 0.01, 512.0, 1.1, 1.2, 0.0)
-Run = Callable[..., Result]
 Asked = list[dict[str, Any]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from flashgen import kernel as kernel_module
-from flashgen.cli.app import app
 from flashgen.generator import load_config, plan_entry
 from flashgen.kernel import BuiltKernel
 from flashgen.resources import Resources
 from flashgen.toolchain import Toolchain
 from flashgen.tune_state import Measurement, TuneState, time_key
+from tests.pure.command_line import Run
 
 # A plan that does not ship, and so has no figures that ship.
 CONFIG = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: causal\ntile: {m: 64, n: 32}\n"
 NAME = "attention_fwd_fa3_sm90a_bf16_d72_causal"
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from flashgen import build as build_module
 from flashgen import loading, receipts
 from flashgen import verify as verify_module
 from flashgen.callable_kernel import Code, Kernel
-from flashgen.cli.app import app
 from flashgen.generator import plan_entry
 from flashgen.receipts import Receipt, read_receipts, write_receipts
 from flashgen.verify import Failure, Verification
+from tests.pure.command_line import Run
 
 SHIPPED = "attention_fwd_fa3_sm90a_bf16_d72_causal"
 # The spec that ships, with a tile that does not.
 OTHER = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: causal\ntile: {m: 64, n: 32}\n"
 CODE = Code(b"cubin", "5" * 64, {"nvrtc_version": "13.0.88"})
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -8,29 +8,23 @@ import pytest
 import torch
 
 import flashgen
-from flashgen.testing import INPUT_KINDS, judge, make_inputs, reference_attention
-
-SIZES = [(1, 1), (1, 77), (65, 65), (203, 47), (47, 203), (193, 129)]
-HEADS = [(1, 1), (4, 2), (3, 1)]
+from flashgen.testing import judge, make_inputs, reference_attention
+from tests.pure.cpu_grid import DIMS, DTYPES, KINDS, MASKS, one_problem, problems
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("d", "dv"), [(8, 8), (40, 40), (64, 64), (72, 72), (128, 128), (192, 128), (256, 256)])
+@MASKS
+@DIMS
 def test_it_meets_the_acceptance_rule(d: int, dv: int, causal: bool) -> None:
-    for index, (sq, sk) in enumerate(SIZES):
-        hq, hkv = HEADS[index % len(HEADS)]
-        kind = INPUT_KINDS[(index + d // 8) % len(INPUT_KINDS)]
-        dtype = (torch.bfloat16, torch.float16)[index % 2]
-        q, k, v = make_inputs(kind, (2, sq, hq, d), (2, sk, hkv, d), (2, sk, hkv, dv), dtype=dtype, seed=index)
+    for what, (q, k, v) in problems(d, dv):
         out, lse = flashgen.attention(q, k, v, causal=causal, return_lse=True)
         verdict = judge(out, lse, q, k, v, causal=causal)
-        assert verdict.ok, f"{sq}x{sk} heads {hq}/{hkv} {kind} {dtype}: {verdict}"
+        assert verdict.ok, f"{what}: {verdict}"
 
 
-@pytest.mark.parametrize("kind", INPUT_KINDS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@KINDS
+@DTYPES
 def test_every_kind_of_numbers(kind: str, dtype: torch.dtype) -> None:
-    q, k, v = make_inputs(kind, (1, 130, 2, 64), (1, 261, 2, 64), (1, 261, 2, 64), dtype=dtype)
+    q, k, v = one_problem(kind, dtype)
     out, lse = flashgen.attention(q, k, v, return_lse=True)
     verdict = judge(out, lse, q, k, v)
     assert verdict.ok, verdict

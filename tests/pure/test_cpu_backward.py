@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 import flashgen
-from flashgen.testing import INPUT_KINDS, make_inputs
+from flashgen.testing import make_inputs
 from flashgen.testing_backward import judge_gradients
-
-SIZES = [(1, 1), (1, 77), (65, 65), (203, 47), (47, 203), (193, 129)]
-HEADS = [(1, 1), (4, 2), (3, 1)]
+from tests.pure.cpu_grid import DIMS, DTYPES, KINDS, MASKS, one_problem, problems
 
 
 def gradients(
@@ -29,23 +27,19 @@ def gradients(
     return (dq, dk, dv), dout, given if dlse else None
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("d", "dv"), [(8, 8), (40, 40), (64, 64), (72, 72), (128, 128), (192, 128), (256, 256)])
+@MASKS
+@DIMS
 def test_it_meets_the_acceptance_rule(d: int, dv: int, causal: bool) -> None:
-    for index, (sq, sk) in enumerate(SIZES):
-        hq, hkv = HEADS[index % len(HEADS)]
-        kind = INPUT_KINDS[(index + d // 8) % len(INPUT_KINDS)]
-        dtype = (torch.bfloat16, torch.float16)[index % 2]
-        q, k, v = make_inputs(kind, (2, sq, hq, d), (2, sk, hkv, d), (2, sk, hkv, dv), dtype=dtype, seed=index)
+    for index, (what, (q, k, v)) in enumerate(problems(d, dv)):
         got, dout, dlse = gradients(q, k, v, causal, dlse=index % 3 == 0)
         verdict = judge_gradients(got, dout, q, k, v, dlse=dlse, causal=causal)
-        assert verdict.ok, f"{sq}x{sk} heads {hq}/{hkv} {kind} {dtype}: {verdict}"
+        assert verdict.ok, f"{what}: {verdict}"
 
 
-@pytest.mark.parametrize("kind", INPUT_KINDS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@KINDS
+@DTYPES
 def test_every_kind_of_numbers(kind: str, dtype: torch.dtype) -> None:
-    q, k, v = make_inputs(kind, (1, 130, 2, 64), (1, 261, 2, 64), (1, 261, 2, 64), dtype=dtype)
+    q, k, v = one_problem(kind, dtype)
     got, dout, dlse = gradients(q, k, v, False, dlse=True, scale=0.2)
     verdict = judge_gradients(got, dout, q, k, v, dlse=dlse, softmax_scale=0.2)
     assert verdict.ok, verdict

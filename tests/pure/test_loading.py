@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from flashgen.kernel import BuiltKernel
 from flashgen.resources import Resources
 from flashgen.toolchain import Toolchain
 
+pytestmark = pytest.mark.usefixtures("no_kernels")
 YAML = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: full\n"
 
 
@@ -29,14 +29,6 @@ def built(made: KernelPlan, cubin: bytes) -> BuiltKernel:
     toolchain = Toolchain("13.0.88", (), "4.2.0", "13.1", "13.1", "0" * 64)
     digest = hashlib.sha256(cubin).hexdigest()
     return BuiltKernel(made, "// source\n", cubin, digest, Resources(168, 0, 0, 0, 0), toolchain, "test", False, 1.0)
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_kernels", "_preferred", "_by_spec"):
-        monkeypatch.setattr(loading, name, {})
-    yield
-    flashgen.unload()
 
 
 def test_yaml_spec_and_plan_give_the_same_kernel() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,8 @@ from flashgen.generator import BackwardRequest, KernelSpec, plan, plan_backward
 from flashgen.params import backward_digest, forward_digest
 from tests.pure.test_loading import built
 
+pytestmark = pytest.mark.usefixtures("no_kernels")
 YAML = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 72\nmask: full\n"
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_kernels", "_preferred", "_by_spec"):
-        monkeypatch.setattr(loading, name, {})
-    yield
-    flashgen.unload()
 
 
 def test_yaml_spec_and_plan_give_the_same_backward() -> None:
