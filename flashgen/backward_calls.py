@@ -24,7 +24,7 @@ from flashgen.generator import BackwardPlan, KernelSpec
 from flashgen.launch import Launch, Layout
 from flashgen.loaded import LoadedKernel
 from flashgen.memo import make_room
-from flashgen.outputs import new_gradients
+from flashgen.outputs import dense_copy, new_gradients
 from flashgen.select import arch_of, check_scale, check_tensors
 from flashgen.tensormap import ALIGNMENT, legal_layout
 
@@ -98,9 +98,9 @@ class BackwardLauncher:
                 for gradient in to:
                     gradient.zero_()
                 return None
-            given = given._replace(**{name: _copy(getattr(given, name)) for name in call.copies})
+            given = given._replace(**{name: dense_copy(getattr(given, name)) for name in call.copies})
             return self.into(given, to, softmax_scale, causal, deterministic)
-        copies = {name: _copy(x) for name in READ if (x := getattr(given, name)).data_ptr() % ALIGNMENT}
+        copies = {name: dense_copy(x) for name in READ if (x := getattr(given, name)).data_ptr() % ALIGNMENT}
         if copies:  # another call: a copy is contiguous
             return self.into(given._replace(**copies), to, softmax_scale, causal, deterministic)
         # Back to the allocator on return: whoever gets it next on this stream writes after these kernels have read.
@@ -146,7 +146,3 @@ class BackwardLauncher:
         call = make_backward_call(self._resolve(spec, k.shape[1]), device, layouts, scale)
         refused = refused_maps(call, {name: read[name].data_ptr() for name in DESCRIBED})
         return Detour(False, refused) if refused else call
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)

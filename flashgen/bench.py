@@ -152,8 +152,8 @@ def _kernel_run(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Run:
 
 
 def _peer_runs(
-    shape: Shape, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None,
-    on_left_out: LeftOut | None = None,
+    shape: Shape, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None,
+    on_left_out: LeftOut | None,
 ) -> dict[str, Run]:  # fmt: skip
     runs = {}
     for name in names:
@@ -165,8 +165,6 @@ def _peer_runs(
     return runs
 
 
-def runs_on(shape: Shape, kernels: Mapping[str, Kernel], backends: Sequence[str] = ()) -> dict[str, Run]:
-    """What ``time_runs`` takes, on inputs of that shape: the kernels, and those of the peers that take it."""
-    q, k, v = _inputs(shape)
-    runs = {name: _kernel_run(kernel, q, k, v) for name, kernel in kernels.items()}
-    return runs | _peer_runs(shape, backends, q, k, v)
+def runs_on(shape: Shape, kernels: Mapping[str, AnyKernel], backends: Sequence[str] = ()) -> dict[str, Run]:
+    """What ``time_runs`` takes, on inputs of that shape: kernels of its direction, and the peers that take it."""
+    return _runs(shape, kernels, True, backends, None)

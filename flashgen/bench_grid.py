@@ -38,13 +38,25 @@ class Shape:
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
     @property
+    def dims(self) -> str:
+        """Such as ``d128``, or ``d192x128``."""
+        return f"d{self.head_dim}" + ("" if self.d_v == self.head_dim else f"x{self.d_v}")
+
+    @property
+    def heads(self) -> str:
+        """Such as ``16``, or ``32/8``."""
+        return f"{self.heads_q}" + ("" if self.heads_kv == self.heads_q else f"/{self.heads_kv}")
+
+    @property
+    def length(self) -> str:
+        """Such as ``S8192``, or ``S2048x32768``."""
+        return f"S{self.seqlen_q}" + ("" if self.seqlen_k == self.seqlen_q else f"x{self.seqlen_k}")
+
+    @property
     def name(self) -> str:
         """Such as ``fwd d128 causal B2 H32/8 S8192``, or ``bwd`` and so on."""
-        heads = f"H{self.heads_q}" + ("" if self.heads_kv == self.heads_q else f"/{self.heads_kv}")
-        length = f"S{self.seqlen_q}" + ("" if self.seqlen_k == self.seqlen_q else f"x{self.seqlen_k}")
-        dims = f"d{self.head_dim}" + ("" if self.d_v == self.head_dim else f"x{self.d_v}")
         dtype = "" if self.dtype == "bf16" else f" {self.dtype}"
-        return f"{self.direction} {dims} {self.mask} B{self.batch} {heads} {length}{dtype}"
+        return f"{self.direction} {self.dims} {self.mask} B{self.batch} H{self.heads} {self.length}{dtype}"
 
     @classmethod
     def from_name(cls, name: str) -> Shape:

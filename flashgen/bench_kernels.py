@@ -27,7 +27,7 @@ def _label(kernel: AnyKernel) -> str:
     plan = kernel.plan
     if isinstance(plan, BackwardPlan):
         return plan.label + (" deterministic" if plan.deterministic else "")
-    return f"{plan.block_m}x{plan.block_n}x{plan.stages} {plan.scheduler} {plan.rescale} {plan.epilogue}"
+    return f"{plan.label} {plan.scheduler} {plan.rescale} {plan.epilogue}"
 
 
 def identity(kernel: AnyKernel | None, ran_on_gpu: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from flashgen.launch import Call, Launch, Layout, make_call, refused
 from flashgen.launchers import Launchers
 from flashgen.loaded import LoadedKernel
 from flashgen.memo import make_room
-from flashgen.outputs import fill_empty, follows_q, new_lse, new_out
+from flashgen.outputs import dense_copy, fill_empty, follows_q, new_lse, new_out
 from flashgen.select import arch_of, check_scale, check_tensors, select
 from flashgen.tensormap import ALIGNMENT, legal_layout
 
@@ -97,7 +97,7 @@ class Launcher:
             return self._run(call, q, k, v, out, lse, causal, softmax_scale)
         if call.empty:
             return fill_empty(out, lse)
-        q, k, v = (_copy(x) if i in call.copies else x for i, x in enumerate((q, k, v)))
+        q, k, v = (dense_copy(x) if i in call.copies else x for i, x in enumerate((q, k, v)))
         return self.into(q, k, v, out, lse, causal, softmax_scale)
 
     def call_for(
@@ -136,7 +136,7 @@ class Launcher:
         if launch is None or (call.counts_tiles and _capturing()):
             launch = self.launch_for(call, addresses)
         if launch is None:
-            q, k, v = (_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
+            q, k, v = (dense_copy(x) if x.data_ptr() % ALIGNMENT else x for x in (q, k, v))
             return self.into(q, k, v, out, lse, causal, softmax_scale)
         return call.failed(status, launch) if (status := launch.run()) else None
 
@@ -194,7 +194,3 @@ def addresses_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | Non
 
 def _misaligned(addresses: Addresses) -> bool:
     return (addresses[0] | addresses[1] | addresses[2]) % ALIGNMENT != 0
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)

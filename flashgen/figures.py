@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def of_plan(plan: AnyPlan, measured: Iterable[Measured]) -> list[Measured]:
     for each in measured:
         if each.is_of(plan):
             kept = {name: value for name, value in each.shapes.items() if _meant(plan, name)}
-            found += [Measured(**{**vars(each), "shapes": kept})] if kept else []
+            found += [replace(each, shapes=kept)] if kept else []
     return found
 
 

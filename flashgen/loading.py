@@ -16,7 +16,7 @@ from flashgen.errors import ArgumentError, ArtifactError
 from flashgen.generator import AnyPlan, BackwardPlan, ConfigEntry, KernelPlan, KernelSpec, load_config, plan_entry
 from flashgen.generator import plan as make_plan
 from flashgen.generator.shipped import shipped_spec
-from flashgen.kernel import build_kernel
+from flashgen.kernel import BuiltKernel, build_kernel
 
 AnyKernel = Kernel | BackwardKernel
 
@@ -56,7 +56,7 @@ def load(folder: str | os.PathLike[str]) -> KernelLibrary:
     manifest = read_manifest(folder)
     if not manifest.kernels:
         raise ArtifactError(f"{manifest.folder}: the manifest holds no kernel: build some with `flashgen build`")
-    kernels = {name: _new_kernel(entry.plan, _reader(entry)) for name, entry in manifest.kernels.items()}
+    kernels = {name: new_kernel(entry.plan, _reader(entry)) for name, entry in manifest.kernels.items()}
     with _lock:
         for kernel in kernels.values():
             _preferred[kernel.spec] = kernel
@@ -118,10 +118,11 @@ def _kernel_of(plan: AnyPlan) -> AnyKernel:
     if preferred is not None and preferred.plan == plan:
         return preferred
     with _lock:
-        return _kernels.setdefault(plan, _new_kernel(plan, lambda: _compile(plan)))
+        return _kernels.setdefault(plan, new_kernel(plan, lambda: _compile(plan)))
 
 
-def _new_kernel(plan: AnyPlan, build: Callable[[], Code]) -> AnyKernel:
+def new_kernel(plan: AnyPlan, build: Callable[[], Code]) -> AnyKernel:
+    """A kernel of its plan's direction, whose machine code ``build`` gives when it is first asked for."""
     return BackwardKernel(plan, build) if isinstance(plan, BackwardPlan) else Kernel(plan, build)
 
 
@@ -132,6 +133,11 @@ def _compile(plan: AnyPlan) -> Code:
             "%s gives right results slowly: %s. `flashgen doctor` tells whether NVRTC %s is why",
             built.name, "; ".join(built.resources.complaints), built.toolchain.nvrtc_version,
         )  # fmt: skip
+    return code_of(built)
+
+
+def code_of(built: BuiltKernel) -> Code:
+    """What a kernel needs of what was built."""
     return Code(built.cubin, built.sha256, built.toolchain.facts())
 
 

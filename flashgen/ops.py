@@ -11,9 +11,8 @@ from torch import Tensor
 from flashgen.calls import Launcher
 from flashgen.cpu import attend
 from flashgen.loading import kernel_for
-from flashgen.outputs import new_lse, new_out
-from flashgen.select import check_features, check_no_grad, check_scale, check_tensors, select
-from flashgen.training import attention_train
+from flashgen.select import check_features, check_no_grad, check_scale, select
+from flashgen.training import attention_train, train_fake
 
 _ARGUMENTS = "(Tensor q, Tensor k, Tensor v, bool causal=False, float? softmax_scale=None)"
 
@@ -58,10 +57,7 @@ def _fake_lse(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     check_no_grad(q, k, v)
-    check_tensors(q, k, v)
-    if softmax_scale is not None:
-        check_scale(softmax_scale, 1)
-    return new_out(q, v.shape[3]), new_lse(q)
+    return train_fake(q, k, v, softmax_scale)
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None) -> Tensor:

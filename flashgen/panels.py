@@ -52,7 +52,7 @@ def arrange(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Panel], list[Bars]]
         shape = Shape.from_name(name)
         panel = None
         if shape.seqlen_q == shape.seqlen_k:
-            key = (_dims(shape), shape.mask, _heads(shape), shape.direction)
+            key = (_dims(shape), shape.mask, shape.heads, shape.direction)
             panel = panels.setdefault(key, Panel(*key))
             panel.series.setdefault(implementation, {})[shape.seqlen_q] = tflops
         shapes.setdefault(name, (panel, Bars(shape)))[1].values[implementation] = tflops
@@ -63,26 +63,16 @@ def arrange(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Panel], list[Bars]]
 def bar_labels(bars: Iterable[Bars]) -> tuple[str, list[str]]:
     """What most of the shapes share, for the title, and a label for each that says where it is another."""
     shapes = [each.shape for each in bars]
-    (heads, length), _ = Counter((_heads(shape), _length(shape)) for shape in shapes).most_common(1)[0]
+    (heads, length), _ = Counter((shape.heads, shape.length) for shape in shapes).most_common(1)[0]
     mixed = len({shape.direction for shape in shapes}) > 1
     labels = []
     for shape in shapes:
         lines = [f"{shape.direction} " * mixed + f"{_dims(shape)} {shape.mask}"]
-        lines += [f"{_heads(shape)} heads"] if _heads(shape) != heads else []
-        lines += [_length(shape)] if _length(shape) != length else []
+        lines += [f"{shape.heads} heads"] if shape.heads != heads else []
+        lines += [shape.length] if shape.length != length else []
         labels.append("\n".join(lines))
     return f"One length: {length}, {heads} heads unless said otherwise", labels
 
 
 def _dims(shape: Shape) -> str:
-    dims = f"d{shape.head_dim}" + ("" if shape.d_v == shape.head_dim else f"x{shape.d_v}")
-    return dims if shape.dtype == "bf16" else f"{shape.dtype} {dims}"
-
-
-def _heads(shape: Shape) -> str:
-    return str(shape.heads_q) if shape.heads_q == shape.heads_kv else f"{shape.heads_q}/{shape.heads_kv}"
-
-
-def _length(shape: Shape) -> str:
-    keys = "" if shape.seqlen_q == shape.seqlen_k else f"x{shape.seqlen_k}"
-    return f"S{shape.seqlen_q}{keys}"
+    return shape.dims if shape.dtype == "bf16" else f"{shape.dtype} {shape.dims}"

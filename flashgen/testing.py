@@ -15,6 +15,7 @@ L2_SAMPLES = 1024  # elements of out from which on its relative L2 error says mo
 # Of the dtype's unit roundoff: a relative L2 error that is always allowed. With one key the working precision is exact
 # (its P is 1), and a kernel's is not: there P is 1 only to the rounding of the score that is subtracted from itself.
 L2_FLOOR = 0.25
+LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 2e-6  # what LSE may be off by
 
 
 def make_inputs(
@@ -69,10 +70,14 @@ def chunks(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[Chunk]:
             yield Chunk(b, h, rows, q[:, rows].transpose(1, 2)[b, h], some_k, some_v, hidden)
 
 
-def _exact(chunk: Chunk, softmax_scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def scores_of(chunk: Chunk, softmax_scale: float, dtype: torch.dtype) -> Tensor:
+    """Scaled scores, -inf where a row does not see the key."""
     scores = chunk.q.to(dtype) @ chunk.k.to(dtype).transpose(1, 2) * softmax_scale
-    if chunk.hidden is not None:
-        scores.masked_fill_(chunk.hidden, float("-inf"))
+    return scores if chunk.hidden is None else scores.masked_fill_(chunk.hidden, float("-inf"))
+
+
+def _exact(chunk: Chunk, softmax_scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    scores = scores_of(chunk, softmax_scale, dtype)
     lse = torch.logsumexp(scores, dim=2)
     blind = (lse == float("-inf")).unsqueeze(2)
     p = torch.exp(scores - lse.unsqueeze(2).masked_fill(blind, 0.0))
@@ -173,7 +178,7 @@ def judge(
         ref_squares = ref_squares + ref.square().sum()
         if lse is not None:
             some = lse[:, :, chunk.rows][chunk.batch, chunk.head].double()
-            excess = (some - ref_lse).abs() / (1e-4 + 2e-6 * ref_lse.abs())
+            excess = (some - ref_lse).abs() / (LSE_ABSOLUTE + LSE_RELATIVE * ref_lse.abs())
             lse_top = torch.maximum(lse_top, excess.masked_fill(some == ref_lse, 0.0).max())
     norm = max(float(ref_squares), 1e-300)
     floor = L2_FLOOR * torch.finfo(q.dtype).eps / 2

@@ -10,7 +10,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flashgen.testing import L2_FLOOR, L2_SAMPLES, Chunk, Verdict, chunks, scale_of
+from flashgen.testing import (
+    L2_FLOOR,
+    L2_SAMPLES,
+    LSE_ABSOLUTE,
+    LSE_RELATIVE,
+    Chunk,
+    Verdict,
+    chunks,
+    scale_of,
+    scores_of,
+)
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
 Part = Callable[[Chunk, Tensor, Tensor | None], Gradients]
@@ -20,9 +30,6 @@ NAMES = ("dq", "dk", "dv")
 # that are all near one another (logits near -1e4) leave dq a small difference of large products.
 ROUNDING = 0.5
 SCORE_ROUNDING = 2.0**-22
-# The factor that all of P may be off by together: what the rule for LSE allows there (testing.judge). Tensor cores cut
-# sums off, so scores near -1e4 are all too large or all too small by some 1e-2, and exp(score - LSE) with them.
-LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 2e-6
 # What a sum on tensor cores may lose: they take STEP terms at a time and cut off what float32 does not hold instead of
 # rounding it. Where all terms have one sign, every step loses in the same direction, up to a unit in the last place.
 CUT = 2.0**-23
@@ -91,6 +98,8 @@ def judge_gradients(
     refs = reference_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     pts = working_precision_gradients(dout, q, k, v, **keywords)  # type: ignore[arg-type]
     noises = _sum(partial(_chunk_noise, softmax_scale=scale_of(q, softmax_scale)), dout, dlse, q, k, v, causal)
+    # The factor that all of P may be off by together: what the rule for LSE allows. Tensor cores cut sums off, so
+    # scores near -1e4 are all too large or all too small by some 1e-2, and exp(score - LSE) with them.
     of_p = LSE_ABSOLUTE + LSE_RELATIVE * _largest_lse(q, k, v, causal, scale_of(q, softmax_scale))
     rows = q.shape[1] * (q.shape[2] // max(1, k.shape[2]))  # of all query heads that read a key
     shifts = [of_p + cut_off(terms) for terms in (min(DQ_KEYS, k.shape[1]), rows, rows)]
@@ -128,10 +137,7 @@ def _verdict(name: str, got: Tensor, ref: Tensor, pt: Tensor, noise: Tensor, shi
 def _largest_lse(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float) -> float:
     largest = 0.0
     for chunk in chunks(q, k, v, causal) if k.shape[1] else ():
-        scores = chunk.q.double() @ chunk.k.double().transpose(1, 2) * softmax_scale
-        if chunk.hidden is not None:
-            scores = scores.masked_fill(chunk.hidden, float("-inf"))
-        lse = torch.logsumexp(scores, dim=2)
+        lse = torch.logsumexp(scores_of(chunk, softmax_scale, torch.float64), dim=2)
         largest = max(largest, float(lse.masked_fill(lse == float("-inf"), 0.0).abs().max()))
     return largest
 
@@ -140,9 +146,7 @@ def _chunk_noise(chunk: Chunk, dout: Tensor, dlse: Tensor | None, softmax_scale:
     """The squares of what roundings that no kernel avoids add to each number, were they independent."""
     unit = ROUNDING * torch.finfo(chunk.q.dtype).eps / 2
     q, k, v, dout = chunk.q.double(), chunk.k.double(), chunk.v.double(), dout.double()
-    scores = q @ k.transpose(1, 2) * softmax_scale
-    if chunk.hidden is not None:
-        scores = scores.masked_fill(chunk.hidden, float("-inf"))
+    scores = scores_of(chunk, softmax_scale, torch.float64)
     p = torch.softmax(scores, dim=2).nan_to_num(0.0)  # rows that see no key
     out = p @ v
     ds = dout @ v.transpose(1, 2) - (dout * out).sum(dim=2, keepdim=True)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from flashgen import bench
-from flashgen.backward_kernel import BackwardKernel
 from flashgen.bench import Run, Shape, time_runs
-from flashgen.bench_backward import kernel_runs
 from flashgen.bench_timing import HIDING_CYCLES
 from flashgen.build import BuildResult, Outcome, build_all
-from flashgen.callable_kernel import Code, Kernel
 from flashgen.errors import DeviceError
-from flashgen.generator import AnyPlan, BackwardPlan, ConfigEntry, KernelSpec
+from flashgen.generator import AnyPlan, ConfigEntry, KernelSpec
 from flashgen.generator.search import label
 from flashgen.kernel import BuiltKernel
-from flashgen.loading import AnyKernel
-from flashgen.peers import LeftOutError, run_of
+from flashgen.loading import AnyKernel, code_of, new_kernel
 from flashgen.select import arch_of
 from flashgen.tune_trials import CandidateError, Progress, Times
 from flashgen.verify import device_name, verify_kernel
@@ -57,7 +52,7 @@ class Gpu:
         Of a backward: its three kernels together, and cuDNN's through autograd, which takes its time to queue it.
         """
         held = {str(index): self._kernel(built) for index, built in enumerate(kernels)}
-        runs = _runs(shape, held)
+        runs = bench.runs_on(shape, held, [CUDNN])
         for index, built in enumerate(kernels):
             self._try(built.plan, runs[str(index)])
         times = time_runs(runs, repetitions, HIDING_CYCLES if shape.direction == "bwd" else 0)
@@ -75,7 +70,8 @@ class Gpu:
 
     def _kernel(self, built: BuiltKernel) -> AnyKernel:
         if built.plan not in self._kernels:
-            self._kernels[built.plan] = _new_kernel(built)
+            code = code_of(built)
+            self._kernels[built.plan] = new_kernel(built.plan, lambda: code)
         return self._kernels[built.plan]
 
     def _try(self, plan: AnyPlan, run: Run) -> None:
@@ -93,26 +89,6 @@ class Gpu:
             if isinstance(error, CandidateError):
                 raise
             raise CandidateError(plan, str(error).splitlines()[0], fatal=_lost()) from error
-
-
-def _new_kernel(built: BuiltKernel) -> AnyKernel:
-    made, code = built.plan, Code(built.cubin, built.sha256, built.toolchain.facts())
-    return BackwardKernel(made, lambda: code) if isinstance(made, BackwardPlan) else Kernel(made, lambda: code)
-
-
-def _runs(shape: Shape, kernels: Mapping[str, AnyKernel]) -> dict[str, Run]:
-    """The kernels, all of one direction, and cuDNN where it takes the shape, on inputs of that shape."""
-    forwards = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, Kernel)}
-    if shape.direction == "fwd":
-        return bench.runs_on(shape, forwards, [CUDNN])
-    backwards = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, BackwardKernel)}
-    causal = shape.mask == "causal"
-    q, k, v = bench._inputs(shape)
-    dout = torch.randn((*q.shape[:3], shape.d_v), device=q.device, dtype=q.dtype)
-    runs = kernel_runs(backwards, q, k, v, dout, causal=causal)
-    with contextlib.suppress(LeftOutError):
-        runs[CUDNN] = run_of(CUDNN, q, k, v, causal=causal, dout=dout)
-    return runs
 
 
 def build_plans(plans: Sequence[AnyPlan], jobs: int | None, on_progress: Progress) -> BuildResult:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
 from .footprint import SMEM_LIMIT
 
-WARPGROUPS = 2
 # Consumer registers that are not accumulators: P and dS as operands, addresses. With 4 fewer the compiler was seen to
 # spill, or to serialise products.
 OVERHEAD = 44
@@ -26,12 +25,11 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
     if m not in ((64,) if roles else (64, 128)):
         legal = "64 with split_roles, else 64 or 128"
         return PlanError(f"tile m: got {m}{' with split_roles' if roles else ''}; legal: {legal}", key="tile")
-    keys = ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS
-    if n != keys:
+    if n != block_n_of(roles):
         how = "with" if roles else "without"
-        legal = f"{ROWS_BY_KEYS} with split_roles, {ROWS_BY_KEYS * WARPGROUPS} without"
+        legal = f"{block_n_of(True)} with split_roles, {block_n_of(False)} without"
         return PlanError(f"tile n: got {n} {how} split_roles; legal: {legal}", key="tile")
-    least_ds = 1 if roles else 2
+    least_ds = stages_ds_of(roles)
     for key, got, least in (
         ("stages_q", plan.stages_q, 1), ("stages_do", plan.stages_do, 1),
         ("stages_ds", plan.stages_ds, least_ds), ("dq_passes", plan.dq_passes, 1),

@@ -13,8 +13,19 @@ from .spec import KernelSpec
 from .swizzled import SwizzledPlan
 
 ROWS_BY_KEYS = 64  # keys of which a warpgroup holds gradients
+WARPGROUPS = 2  # consumers
 SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
 FLOAT, COUNTER = 4, 8  # bytes
+
+
+def block_n_of(split_roles: bool) -> int:
+    """Keys of a block: those of one warpgroup where both work on the same ones, else of both."""
+    return ROWS_BY_KEYS if split_roles else ROWS_BY_KEYS * WARPGROUPS
+
+
+def stages_ds_of(split_roles: bool) -> int:
+    """Blocks of dS in use at once: the warpgroups meet at each, and without roles one may write the next by then."""
+    return 1 if split_roles else 2
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from .backward_feasibility import WARPGROUPS, fit_problem, problem, rule_problem
-from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .backward_feasibility import fit_problem, problem, rule_problem
+from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .errors import ConfigError, PlanError
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest, Origin
@@ -65,7 +65,7 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
     """Every plan that honours the request, those to prefer first."""
     widest, element = max(spec.head_dim_qk, spec.head_dim_v), spec.dtype.bytes
     producer, consumer = REGISTER_SPLIT[WARPGROUPS]
-    by_tile = None if request.block_n is None else request.block_n == ROWS_BY_KEYS
+    by_tile = None if request.block_n is None else request.block_n == block_n_of(True)
     for roles in _choices(_or(request.split_roles, by_tile), widest > BY_KEYS_UP_TO, widest <= BY_KEYS_UP_TO):
         wide_first = widest <= WIDE_UP_TO and not roles
         for block_m in _choices(request.block_m, *((128, 64) if wide_first else (64,) if roles else (64, 128))):
@@ -75,10 +75,10 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                     yield BackwardPlan(
                         spec=spec,
                         block_m=block_m,
-                        block_n=_or(request.block_n, ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS),
+                        block_n=_or(request.block_n, block_n_of(roles)),
                         stages_q=_or(request.stages_q, stages_q),
                         stages_do=_or(request.stages_do, stages_do),
-                        stages_ds=_or(request.stages_ds, 1 if roles else 2),
+                        stages_ds=_or(request.stages_ds, stages_ds_of(roles)),
                         dq_passes=_or(request.dq_passes, passes),
                         consumer_warpgroups=_or(request.consumer_warpgroups, WARPGROUPS),
                         producer_registers=_or(request.producer_registers, producer),

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
-from .backward_feasibility import WARPGROUPS, problem
-from .backward_plan import ROWS_BY_KEYS, BackwardPlan
+from .backward_feasibility import problem
+from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .backward_planner import LEANER
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest
@@ -48,10 +48,10 @@ def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
             base = BackwardPlan(
                 spec=spec,
                 block_m=block_m,
-                block_n=ROWS_BY_KEYS if roles else ROWS_BY_KEYS * WARPGROUPS,
+                block_n=block_n_of(roles),
                 stages_q=1,
                 stages_do=1,
-                stages_ds=_stages_ds(roles),
+                stages_ds=stages_ds_of(roles),
                 dq_passes=1,
                 consumer_warpgroups=WARPGROUPS,
                 producer_registers=producer,
@@ -76,15 +76,10 @@ def _family(base: BackwardPlan) -> list[BackwardPlan]:
     roles = base.split_roles
     choices = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
     every = (
-        replace(base, stages_q=stages_q, stages_do=stages_do, stages_ds=_stages_ds(roles), dq_passes=passes)
+        replace(base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes)
         for stages_q, stages_do, passes in choices
     )
     return [made for made in every if problem(made) is None]
-
-
-def _stages_ds(roles: bool) -> int:
-    # The warpgroups meet at every dS, so that more blocks of it than these are never in use.
-    return 1 if roles else 2
 
 
 def _preference(made: BackwardPlan) -> int:

@@ -102,7 +102,7 @@ def label(made: AnyPlan) -> str:
 
 
 def _forward_words(made: KernelPlan) -> list[str]:
-    words = [f"{made.block_m}x{made.block_n}x{made.stages}", f"q{made.stages_q}", made.scheduler, made.rescale]
+    words = [made.label, f"q{made.stages_q}", made.scheduler, made.rescale]
     words += ["lazy"] if made.lazy_rescale else []
     words += ["start"] if made.early_start else []
     words += ["pingpong"] if made.pingpong else []

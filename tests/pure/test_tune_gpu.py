@@ -9,8 +9,10 @@ import torch
 
 from flashgen import bench, tune_gpu, verify
 from flashgen.backward_cases import backward_cases
+from flashgen.backward_kernel import BackwardKernel
 from flashgen.bench_grid import Shape
 from flashgen.bench_timing import HIDING_CYCLES
+from flashgen.callable_kernel import Kernel
 from flashgen.cases import cases
 from flashgen.errors import DeviceError, LaunchError, NotAvailableError
 from flashgen.generator import AnyPlan, BackwardRequest, KernelSpec, PlanRequest, plan
@@ -90,7 +92,7 @@ def test_a_backward_is_timed_whole_beside_cudnns(gpu: Gpu, monkeypatch: pytest.M
         asked.append((name, causal, dout.shape))
         return lambda: (q, k, v)
 
-    monkeypatch.setattr(tune_gpu, "run_of", run_of)
+    monkeypatch.setattr(bench, "run_of", run_of)
     times = gpu.time(BACKWARD, built(BACKWARDS), 3)
     assert (times.kernels, times.cudnn) == ([[0.0] * 3, [1.0] * 3], [2.0] * 3)
     assert asked == [("cudnn", True, (1, 40, 2, 16))]
@@ -112,7 +114,7 @@ def test_a_kernel_that_does_not_launch_is_named(gpu: Gpu, monkeypatch: pytest.Mo
         if lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(tune_gpu.Kernel, "into", into)
+    monkeypatch.setattr(Kernel, "into", into)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     with pytest.raises(CandidateError, match="out of resources") as caught:
         gpu.time(SHAPE, built(), 3)
@@ -128,7 +130,7 @@ def test_the_verdict_is_a_line(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Non
     def into(kernel: object, q: object, k: object, v: object, out: torch.Tensor, *_: object, **__: object) -> None:
         out.zero_()
 
-    monkeypatch.setattr(tune_gpu.Kernel, "into", into)
+    monkeypatch.setattr(Kernel, "into", into)
     reason = gpu.verify(wrong)
     assert reason.startswith("batch 1, seqlen 1 x 1")
     assert "\n" not in reason
@@ -139,13 +141,13 @@ def test_gradients_are_judged_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(verify, "backward_cases", lambda plan: backward_cases(plan)[2:4])  # quick ones
     right, wrong = built(BACKWARDS)
     assert gpu.verify(right) == ""
-    whole = tune_gpu.BackwardKernel.into
+    whole = BackwardKernel.into
 
-    def into(kernel: tune_gpu.BackwardKernel, *given: torch.Tensor, **keywords: float) -> None:
+    def into(kernel: BackwardKernel, *given: torch.Tensor, **keywords: float) -> None:
         whole(kernel, *given, **keywords)
         given[-3][:, 5:] *= 1.25  # dq of all rows but a few
 
-    monkeypatch.setattr(tune_gpu.BackwardKernel, "into", into)
+    monkeypatch.setattr(BackwardKernel, "into", into)
     reason = gpu.verify(wrong)
     assert "dq WRONG" in reason
     assert "\n" not in reason
