@@ -11,7 +11,7 @@ from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .errors import ConfigError, PlanError
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest, Origin
-from .shipped import shipped_request
+from .shipped import solve_with_shipped
 from .spec import KernelSpec, Op
 
 AUTO = BackwardRequest()
@@ -30,17 +30,7 @@ def plan_backward(spec: KernelSpec, request: BackwardRequest = AUTO) -> Backward
     """
     if spec.op is not Op.attention_bwd:
         raise ConfigError(f"{spec.name}: got a spec of {spec.op}; expected one of attention_bwd", key="kernel")
-    origin: Origin = "config" if request.explicit else "model"
-    if not request.names_tile:
-        shipped = shipped_request(spec)
-        if isinstance(shipped, BackwardRequest):
-            try:
-                return _solve(spec, replace(shipped, **request.explicit), origin if request.explicit else "shipped")
-            except PlanError:
-                if not request.explicit:
-                    raise
-                # The shipped tile does not go with what was asked for; another may.
-    return _solve(spec, request, origin)
+    return solve_with_shipped(spec, request, _solve)
 
 
 def _solve(spec: KernelSpec, request: BackwardRequest, origin: Origin) -> BackwardPlan:

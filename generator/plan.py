@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 
 from .backward_plan import BackwardPlan
 from .backward_planner import plan_backward
@@ -17,7 +17,7 @@ from .footprint import (
     smem_table,
 )
 from .request import AnyRequest, BackwardRequest, Epilogue, Origin, PlanRequest, Rescale, Scheduler
-from .shipped import shipped_request
+from .shipped import solve_with_shipped
 from .spec import KernelSpec, Mask, Op
 from .swizzled import SwizzledPlan
 
@@ -112,16 +112,7 @@ def plan_forward(spec: KernelSpec, request: PlanRequest = AUTO) -> KernelPlan:
     """
     if spec.op is not Op.attention_fwd:
         raise ConfigError(f"{spec.name}: got a spec of {spec.op}; expected one of attention_fwd", key="kernel")
-    if not request.names_tile:
-        shipped = shipped_request(spec)
-        if isinstance(shipped, PlanRequest):
-            try:
-                return _solve(spec, replace(shipped, **request.explicit), "config" if request.explicit else "shipped")
-            except PlanError:
-                if not request.explicit:
-                    raise
-                # The shipped tile does not go with what was asked for; another tile may.
-    return _solve(spec, request, "config" if request.explicit else "model")
+    return solve_with_shipped(spec, request, _solve)
 
 
 def plan_entry(entry: ConfigEntry) -> AnyPlan:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from . import paths
 from .config import load_config
-from .request import AnyRequest
+from .errors import PlanError
+from .request import AnyRequest, BackwardRequest, Origin, PlanRequest
 from .spec import KernelSpec
+
+Request = TypeVar("Request", PlanRequest, BackwardRequest)
+Made = TypeVar("Made")
 
 
 def shipped_path(spec: KernelSpec) -> Path:
@@ -32,6 +39,22 @@ def shipped_spec(spec: KernelSpec, keys: int) -> KernelSpec:
     """The shipped spec of that problem which is meant for so many keys; the spec itself when none is."""
     fitting = (other for other in _shipped(spec) if other.any_length == spec.any_length and other.meant_for(keys))
     return next(fitting, spec)
+
+
+def solve_with_shipped(
+    spec: KernelSpec, request: Request, solve: Callable[[KernelSpec, Request, Origin], Made]
+) -> Made:
+    """What ``solve`` makes of the explicit choices first, then the shipped config's, then its own."""
+    if not request.names_tile:
+        shipped = shipped_request(spec)
+        if isinstance(shipped, type(request)):
+            try:
+                return solve(spec, replace(shipped, **request.explicit), "config" if request.explicit else "shipped")
+            except PlanError:
+                if not request.explicit:
+                    raise
+                # The shipped tile does not go with what was asked for; another tile may.
+    return solve(spec, request, "config" if request.explicit else "model")
 
 
 def _shipped(spec: KernelSpec) -> dict[KernelSpec, AnyRequest]:

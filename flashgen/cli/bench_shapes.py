@@ -27,13 +27,29 @@ def own_shapes(given: dict[str, Any], direction: str, dtypes: Iterable[str]) -> 
         return []
     seqlen, heads = given.pop("seqlen", SEQLEN), given.pop("heads", HEADS)
     given = {"mask": "full", "batch": BATCH, "heads_kv": heads} | given
-    if heads % given["heads_kv"]:
-        raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {given['heads_kv']}")
+    check_heads(heads, given["heads_kv"])
     sizes = {"heads_q": heads, "seqlen_q": seqlen, "seqlen_k": seqlen, "direction": direction}
     shapes = [Shape(dtype=dtype, **sizes, **given) for dtype in dtypes]
     for shape in shapes:
         shape.spec()
     return shapes
+
+
+def shape_for(spec: KernelSpec, batch: int, heads: int, heads_kv: int, seqlen: int) -> Shape:
+    """A shape that a kernel of that spec takes, as many queries as keys."""
+    from flashgen.bench_grid import Shape
+    from flashgen.generator import Op
+
+    return Shape(
+        spec.mask.value, spec.head_dim_qk, batch, heads, heads_kv, seqlen, seqlen, None, spec.head_dim_v,
+        spec.dtype.value, "bwd" if spec.op is Op.attention_bwd else "fwd",
+    )  # fmt: skip
+
+
+def check_heads(heads: int, heads_kv: int) -> None:
+    """Refuse key heads that do not divide the query heads."""
+    if heads % heads_kv:
+        raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {heads_kv}")
 
 
 def dtypes_of(given: str | None, pattern: str | None, entries: list[ConfigEntry]) -> list[str]:
@@ -67,7 +83,7 @@ def entries_in(direction: str, entries: list[ConfigEntry]) -> list[ConfigEntry]:
 
 def shapes_of(pattern: str | None, direction: str, entries: list[ConfigEntry], dtypes: list[str]) -> list[Shape]:
     """Those of the grid, each in every dtype, and a usual one for kernels that the grid lacks."""
-    from flashgen.bench_grid import BACKWARD_GRID, GRID, Shape
+    from flashgen.bench_grid import BACKWARD_GRID, GRID
 
     grid = [shape.in_dtype(dtype) for shape in (BACKWARD_GRID if direction == "bwd" else GRID) for dtype in dtypes]
     found = [shape for shape in grid if pattern is None or fnmatch.fnmatchcase(shape.name, f"*{pattern}*")]
@@ -75,11 +91,7 @@ def shapes_of(pattern: str | None, direction: str, entries: list[ConfigEntry], d
     if specs:
         found = [shape for shape in found if shape.spec() in specs]
     for spec in specs - {shape.spec() for shape in found} if pattern is None else ():
-        usual = Shape(
-            spec.mask.value, spec.head_dim_qk, BATCH, HEADS, HEADS, SEQLEN, SEQLEN, None, spec.head_dim_v,
-            spec.dtype.value, direction,
-        )  # fmt: skip
-        found.append(usual)
+        found.append(shape_for(spec, BATCH, HEADS, HEADS, SEQLEN))
     if not found:
         raise typer.BadParameter(f"no shape of the grid matches {pattern!r}; such as {grid[0].name!r}")
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flashgen.cli import shared
-from flashgen.cli.bench_shapes import direction_of, entries_in
+from flashgen.cli.bench_shapes import check_heads, direction_of, entries_in, shape_for
 
 if TYPE_CHECKING:
     from flashgen.bench_grid import Shape
@@ -74,18 +74,9 @@ def _lengths(words: list[str]) -> list[int]:
 
 
 def _shapes(spec: KernelSpec, lengths: list[int], sizes: dict[str, int | None]) -> list[Shape]:
-    from flashgen.bench_grid import Shape
-    from flashgen.generator import Op
 
     usual = 32 if spec.head_dim_qk <= 64 else 16 if spec.head_dim_qk <= 192 else 8
     heads = sizes["heads"] or usual
     heads_kv = sizes["heads_kv"] or heads
-    if heads % heads_kv:
-        raise typer.BadParameter(f"--heads {heads} is no multiple of --heads-kv {heads_kv}")
-    return [
-        Shape(
-            spec.mask.value, spec.head_dim_qk, sizes["batch"] or max(TOKENS // length, 1), heads, heads_kv, length,
-            length, None, spec.head_dim_v, spec.dtype.value, "bwd" if spec.op is Op.attention_bwd else "fwd",
-        )
-        for length in lengths
-    ]  # fmt: skip
+    check_heads(heads, heads_kv)
+    return [shape_for(spec, sizes["batch"] or max(TOKENS // length, 1), heads, heads_kv, length) for length in lengths]
