@@ -50,11 +50,16 @@ struct DqWriter {
       int64_t const at = tile.m_tile(params, head, m_block);
       float* const accum = params.dq_accum + at * (Config::kBlockM * Config::kHeadDimQK);
       bool first = false;
+      if constexpr (Config::kDeterministic) {  // its turn may come before its part is there: nobody waits for who looks
+        first = await(params.dq_state + at, tile.turn(params, m_block));
+        ptx::fence_async_proxy_all();
+      }
       CUTE_UNROLL
       for (int pass = 0; pass < Dq::kPasses; ++pass) {
         ptx::barrier_wait(&smem.dq_full[0][writer], phase);
-        if ((Config::kDeterministic || Config::kStoresFirst) && pass == 0) {  // not before: others wait for who claims a block
-          first = await(params.dq_state + at, tile.turn(params, m_block));
+        if constexpr (!Config::kDeterministic && Config::kStoresFirst) {  // not before all of it is there: others wait for who claims a block
+          if constexpr (kParts == 2) ptx::barrier_wait(&smem.dq_full[1][writer], phase);
+          first = await(params.dq_state + at, 0);
           ptx::fence_async_proxy_all();
         }
         add<0>(smem, first, accum, pass);
