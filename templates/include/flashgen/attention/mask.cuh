@@ -1,6 +1,6 @@
 #pragma once
-// A mask owns its range of key blocks and its test of one score. Rows and keys count from 0 in their sequences; query i stands at key
-// position i + Sk - Sq, so that the last query sees the last key.
+// A mask owns where the tiles of query rows lie, its range of key blocks and its test of one score. Rows and keys count from 0 in their
+// sequences; query i stands at key position i + Sk - Sq, so that the last query sees the last key.
 // NOTE: the host keeps Sq + Sk and the number of tiles far enough below 2^31 for every sum here (INDEX_LIMIT in flashgen/launch.py).
 #include <flashgen/attention/params.h>
 
@@ -14,6 +14,12 @@ struct BlockRange {
 struct FullMask {
   static constexpr bool kUnevenRows = false;  // whether tiles of later rows take longer
 
+  // Where a tile's rows begin. The last tile may run past the last row.
+  template <int kBlockM>
+  __device__ __forceinline__ static int first_row(ForwardParams const&, int m_block) { return m_block * kBlockM; }
+  // Whether any of a tile's rows [first_row, first_row + kRows) exists.
+  template <int kRows>
+  __device__ __forceinline__ static bool has_rows(ForwardParams const& params, int first_row) { return first_row < params.seqlen_q; }
   // Of query rows [first_row, first_row + kRows).
   template <int kRows, int kBlockN>
   __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int) {
@@ -26,6 +32,13 @@ struct FullMask {
 struct CausalMask {
   static constexpr bool kUnevenRows = true;
 
+  // Tiles are laid from the last row back: the one that is not whole is the first, which takes the least time. Its first row may be negative.
+  template <int kBlockM>
+  __device__ __forceinline__ static int first_row(ForwardParams const& params, int m_block) {
+    return params.seqlen_q - (params.m_blocks - m_block) * kBlockM;
+  }
+  template <int kRows>
+  __device__ __forceinline__ static bool has_rows(ForwardParams const&, int first_row) { return first_row > -kRows; }
   template <int kRows, int kBlockN>
   __device__ __forceinline__ static BlockRange blocks(ForwardParams const& params, int first_row) {
     int const first = first_row + params.seqlen_k - params.seqlen_q;  // key position of the first row

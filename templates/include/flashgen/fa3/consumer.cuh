@@ -146,11 +146,12 @@ struct Consumer {
     convert();
   }
 
-  // Of the tile's blocks those that this warpgroup computes: at least one, which its rows need not see.
+  // Of the tile's blocks those that this warpgroup computes: at least one, even if its rows do not see it or do not exist.
   __device__ __forceinline__ BlockRange own_blocks(int m_block, BlockRange const& blocks) const {
     if constexpr (skips()) {
-      BlockRange const own = Mask::template blocks<64, kBlockN>(params, m_block * kBlockM + warpgroup * 64);
-      return {max(own.end, 1), own.full};
+      int const first_row = Mask::template first_row<kBlockM>(params, m_block) + warpgroup * 64;
+      BlockRange const own = Mask::template blocks<64, kBlockN>(params, first_row);
+      return {Mask::template has_rows<64>(params, first_row) ? max(own.end, 1) : 1, own.full};
     } else {
       return blocks;
     }
@@ -179,7 +180,7 @@ struct Consumer {
 
   // From a tile's first scores to its output, not yet normalised.
   __device__ __forceinline__ void compute(int m_block, BlockRange const& blocks) {
-    int const first_row = m_block * kBlockM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
+    int const first_row = Mask::template first_row<kBlockM>(params, m_block) + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
     BlockRange const own = own_blocks(m_block, blocks);
     if (skips() && own.end < blocks.end) skip_v();
     int block = own.end - 1;
@@ -206,7 +207,7 @@ struct Consumer {
   // The published tile of a slot, once it is there; its key blocks.
   __device__ __forceinline__ BlockRange await_tile(PipelineState<2> const& slot) {
     ptx::barrier_wait(&smem.tile_full[slot.stage], slot.phase);
-    return Mask::template blocks<kBlockM, kBlockN>(params, smem.tile[slot.stage].m_block * kBlockM);
+    return Mask::template blocks<kBlockM, kBlockN>(params, Mask::template first_row<kBlockM>(params, smem.tile[slot.stage].m_block));
   }
 
   __device__ __forceinline__ void run() {

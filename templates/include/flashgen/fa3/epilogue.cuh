@@ -13,6 +13,7 @@ template <class Config>
 struct Epilogue {
   using Element = typename Config::Element;
   using Out = typename Tiles<Config>::Out;
+  using Mask = typename Config::Mask;
   static constexpr int kPieces = Config::kHeadDimV / 8;  // 16-byte pieces of a row: columns 8 j .. 8 j + 7
 
   // What a thread holds, normalised and converted at once so that no store waits between reads of the accumulator (ptxas would serialise the
@@ -32,7 +33,7 @@ struct Epilogue {
     for (int i = 0; i < 2 * kPieces; ++i) {
       pair[i] = ptx::pack<Element>(acc[2 * i] * scale[i % 2], acc[2 * i + 1] * scale[i % 2]);
       // A row that saw no key beside rows that did: its products are 0 * v, and v may hold inf or NaN.
-      if (Config::Mask::kUnevenRows && scale[i % 2] == 0.f) pair[i] = 0;
+      if (Mask::kUnevenRows && scale[i % 2] == 0.f) pair[i] = 0;
     }
   }
 
@@ -50,7 +51,7 @@ struct Epilogue {
     ptx::fence_async_proxy();
     ptx::named_sync(barrier, 128);
     if (thread == 0) {
-      if (first_row < params.seqlen_q) {
+      if (Mask::template has_rows<64>(params, first_row)) {
         CUTE_UNROLL
         for (int chunk = 0; chunk < Out::kChunks; ++chunk)
           ptx::tensor_store(params.out, tile + chunk * Out::kChunkBytes, chunk * Out::kWidth, first_row, at.head, at.batch);
@@ -64,7 +65,7 @@ struct Epilogue {
     Element* const out = row_of_output(params, at, row);
     CUTE_UNROLL
     for (int h = 0; h < 2; ++h) {
-      bool const inside = row + 8 * h < params.seqlen_q;
+      bool const inside = Mask::template has_rows<1>(params, row + 8 * h);
       Element* const to = out + 8 * h * params.out_row_stride;
       CUTE_UNROLL
       for (int j = 0; j + 3 < kPieces; j += 4) {
@@ -83,26 +84,34 @@ struct Epilogue {
 
   // A tile whose rows see no key: zeros, and a log-sum-exp of -inf.
   __device__ __forceinline__ static void store_empty(ForwardParams const& params, TileCoordinate const& at, int warpgroup, int thread) {
-    int const first_row = at.m_block * Config::kBlockM + warpgroup * 64, rows = min(64, params.seqlen_q - first_row);
-    for (int i = thread; i < rows * kPieces; i += 128)
-      *reinterpret_cast<uint4*>(row_of_output(params, at, first_row + i / kPieces) + i % kPieces * 8) = make_uint4(0, 0, 0, 0);
-    if (params.lse != nullptr && thread < rows) row_of_lse(params, at)[first_row + thread] = negative_infinity();
+    int const first_row = Mask::template first_row<Config::kBlockM>(params, at.m_block) + warpgroup * 64;
+    for (int i = thread; i < 64 * kPieces; i += 128) {
+      int const row = first_row + i / kPieces;
+      if (Mask::template has_rows<1>(params, row)) *reinterpret_cast<uint4*>(row_of_output(params, at, row) + i % kPieces * 8) = make_uint4(0, 0, 0, 0);
+    }
+    if (params.lse != nullptr && thread < 64 && Mask::template has_rows<1>(params, first_row + thread))
+      row_of_lse(params, at)[first_row + thread] = negative_infinity();
   }
 
   // softmax after finish(). All 128 threads of the warpgroup.
   __device__ __forceinline__ static void run(ForwardParams const& params, Smem<Config>& smem, TileCoordinate const& at, int warpgroup, int thread,
                                              float const (&acc)[Config::kHeadDimV / 2], Softmax<Config::kBlockN> const& softmax) {
-    int const first_row = at.m_block * Config::kBlockM + warpgroup * 64;
+    int const first_row = Mask::template first_row<Config::kBlockM>(params, at.m_block) + warpgroup * 64;
     Epilogue const epilogue(acc, softmax);
-    if constexpr (Config::kOutputTile) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOwn + warpgroup, thread);
-    else epilogue.store_registers(params, at, first_row, thread);
+    // A bulk store may not begin at a negative row, though a bulk load may.
+    if constexpr (Config::kOutputTile) {
+      if (!Mask::kUnevenRows || first_row >= 0) epilogue.store_tile(params, smem.out + warpgroup * Out::kBytes, at, first_row, kOwn + warpgroup, thread);
+      else epilogue.store_registers(params, at, first_row, thread);
+    } else {
+      epilogue.store_registers(params, at, first_row, thread);
+    }
 
     if (params.lse != nullptr && thread % 4 == 0) {
       float* const lse = row_of_lse(params, at);
       CUTE_UNROLL
       for (int h = 0; h < 2; ++h) {
         int const row = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * h;
-        if (row < params.seqlen_q) lse[row] = softmax.log_sum_exp(h, params.scale_log2);
+        if (Mask::template has_rows<1>(params, row)) lse[row] = softmax.log_sum_exp(h, params.scale_log2);
       }
     }
   }

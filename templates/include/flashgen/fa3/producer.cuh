@@ -51,7 +51,8 @@ struct Producer {
       publish(tile);
       int const next = Scheduler::next(params, index);  // asked for now, so that the answer is there when this tile's loads are issued
       int const head_kv = tile.head / group;
-      int block = Mask::template blocks<Config::kBlockM, Config::kBlockN>(params, tile.m_block * Config::kBlockM).end - 1;
+      auto first_row = [&] { return Mask::template first_row<Config::kBlockM>(params, tile.m_block); };
+      int block = Mask::template blocks<Config::kBlockM, Config::kBlockN>(params, first_row()).end - 1;
       auto load_k = [&] { load_keys<typename T::K>(params.k, smem.k_full, smem.k_empty, smem.k, k, block, head_kv, tile.batch); };
       auto load_v = [&](int at) { load_keys<typename T::V>(params.v, smem.v_full, smem.v_empty, smem.v, v, at, head_kv, tile.batch); };
       if (block >= 0) {
@@ -61,8 +62,8 @@ struct Producer {
           int const i = q.stage * Config::kConsumerWarpgroups + w;
           ptx::barrier_wait(&smem.q_empty[i], q.phase ^ 1);
           ptx::barrier_arrive_expect(&smem.q_full[i], T::Q::kBytes);
-          load<typename T::Q>(params.q, &smem.q_full[i], smem.q + i * T::Q::kBytes, ptx::CacheHint::kEvictFirst, tile.m_block * Config::kBlockM + w * 64,
-                              tile.head, tile.batch);
+          load<typename T::Q>(params.q, &smem.q_full[i], smem.q + i * T::Q::kBytes, ptx::CacheHint::kEvictFirst, first_row() + w * 64, tile.head,
+                              tile.batch);
         }
         q.advance();
         for (--block; block >= 0; --block) {
