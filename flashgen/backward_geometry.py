@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashgen.generator import Mask
 from flashgen.generator.backward_plan import BackwardPlan
-from flashgen.launch import LOG2_E, check_index_limit, heads_per_group
+from flashgen.launch import L2_BYTES, LOG2_E, check_index_limit, evenly, heads_per_group
+
+HEADS_IN_ORDER = 16  # of a group, where waiting for them costs more than their bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,22 @@ def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], so
     element = plan.spec.dtype.bytes
     # What a block of keys goes through: Q and dO, and the accumulator of dQ.
     bytes_per_row = (head_dim_qk + plan.spec.head_dim_v) * element + head_dim_qk * 4
-    heads = heads_per_group(batch * heads_kv, 1, heads_q // heads_kv * seqlen_q * bytes_per_row)
+    bytes_per_head = heads_q // heads_kv * seqlen_q * bytes_per_row
+    if plan.deterministic:
+        heads = _heads_in_order(plan, batch * heads_kv, bytes_per_head)
+    else:
+        heads = heads_per_group(batch * heads_kv, 1, bytes_per_head)
     return BackwardGeometry(
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E
     )
+
+
+def _heads_in_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:
+    """Heads of a group when dq is added in the order of the keys.
+
+    Many heads leave few blocks of keys of each running, so that few wait; but more than stay in L2 come from global
+    memory again and again. Only with equal blocks of 128 keys was that the lesser evil (docs/performance.md).
+    """
+    in_l2 = max(1, L2_BYTES // bytes_per_head)
+    few_bytes = plan.spec.mask == Mask.full and not plan.split_roles
+    return evenly(heads, min(max(in_l2, HEADS_IN_ORDER) if few_bytes else in_l2, heads))

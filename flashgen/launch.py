@@ -77,7 +77,11 @@ def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MAN
     run alone. Measured on an H200 (docs/performance.md). ``group``: query heads a key head.
     """
     in_l2, at_most = L2_BYTES // bytes_per_head, 2 * L2_BYTES // bytes_per_head
-    wanted = min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, most, heads)
+    return evenly(heads, min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, most, heads))
+
+
+def evenly(heads: int, wanted: int) -> int:
+    """As many of them as wanted or, down to half of that, a number that divides them; else groups as even as can be."""
     return next((n for n in range(wanted, wanted // 2, -1) if heads % n == 0), -(-heads // -(-heads // wanted)))
 
 

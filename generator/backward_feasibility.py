@@ -43,6 +43,11 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError(f"stages_ds: got {plan.stages_ds} with split_roles; legal: 1", key="stages_ds")
     if not roles and plan.dq_passes > 1:
         return PlanError(f"dq_passes: got {plan.dq_passes} without split_roles; legal: 1", key="dq_passes")
+    if roles and plan.keys_in_registers:
+        return PlanError("keys_in_registers: got true with split_roles; legal: false", key="keys_in_registers")
+    if plan.stores_first and plan.dq_passes > 1:
+        why = f"got true with {plan.dq_passes} dq_passes; legal: false, or one pass"
+        return PlanError(f"stores_first: {why}", key="stores_first")
     return register_problem(plan) or swizzle_problem(plan) or _dq_problem(plan)
 
 

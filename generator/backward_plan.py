@@ -23,6 +23,15 @@ def block_n_of(split_roles: bool) -> int:
     return ROWS_BY_KEYS if split_roles else ROWS_BY_KEYS * WARPGROUPS
 
 
+def stores_first_of(split_roles: bool, dq_passes: int, deterministic: bool) -> bool:
+    """Whether it pays that the first block of keys to add to a block of dq stores it, and nobody zeroes it before.
+
+    Asking who is first takes a way to global memory and back. A second pass would wait for it, and with roles every
+    warpgroup does, since its products need the room of dq; in a fixed order nobody needs to ask.
+    """
+    return dq_passes == 1 and (deterministic or not split_roles)
+
+
 def stages_ds_of(split_roles: bool) -> int:
     """Blocks of dS in use at once: the warpgroups meet at each, and without roles one may write the next by then."""
     return 1 if split_roles else 2
@@ -46,6 +55,8 @@ class BackwardPlan(SwizzledPlan):
     producer_registers: int
     consumer_registers: int
     split_roles: bool
+    keys_in_registers: bool
+    stores_first: bool
     swizzle_qk: int
     swizzle_v: int
     origin: Origin = field(default="config", compare=False)
@@ -65,14 +76,6 @@ class BackwardPlan(SwizzledPlan):
     def deterministic(self) -> bool:
         """Whether dq is added up in the order of the keys."""
         return self.spec.deterministic
-
-    @property
-    def stores_first(self) -> bool:
-        """Whether the first block of keys to add to a block of dq stores it, so that nobody needs to zero it.
-
-        Asking who is first takes a way to global memory and back, which a second pass of dq would wait for.
-        """
-        return self.dq_passes == 1
 
     @property
     def dq_columns(self) -> tuple[int, int]:
@@ -104,15 +107,21 @@ class BackwardPlan(SwizzledPlan):
 
     @property
     def accumulators(self) -> tuple[tuple[str, int], ...]:
-        """Float32 registers of a consumer thread where it holds most, of the fuller of the warpgroups."""
+        """Registers of a consumer thread where it holds most, of the fuller of the warpgroups: float32, and k's."""
         scores, dq = self.block_m // 2, [columns // 2 for columns in self.dq_columns]
         dk, dv = ("dk", self.spec.head_dim_qk // 2), ("dv", self.spec.head_dim_v // 2)
         both = (("s", scores), ("dp", scores))
         if self.split_roles:
             moments = [(dv, both[0]), (dv, ("dq", dq[0])), (dk, *both), (dk, ("dq", dq[1]))]
         else:
-            moments = [(dk, dv, *both), (dk, dv, ("dq", max(dq)))]
+            held = (dk, dv, *((("k", self.key_registers),) if self.keys_in_registers else ()))
+            moments = [(*held, *both), (*held, ("dq", max(dq)))]
         return max(moments, key=lambda held: sum(count for _, count in held))
+
+    @property
+    def key_registers(self) -> int:
+        """Registers of a consumer thread that its 64 keys take as the operand of a product, in steps of 16 columns."""
+        return -(-self.spec.head_dim_qk // 16) * 4
 
     @property
     def accumulator_registers(self) -> int:

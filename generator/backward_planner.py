@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 from .backward_feasibility import fit_problem, problem, rule_problem
-from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
+from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .errors import ConfigError, PlanError
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest, Origin
@@ -58,10 +59,12 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
     by_tile = None if request.block_n is None else request.block_n == block_n_of(True)
     for roles in _choices(_or(request.split_roles, by_tile), widest > BY_KEYS_UP_TO, widest <= BY_KEYS_UP_TO):
         wide_first = widest <= WIDE_UP_TO and not roles
+        every_keys = (False,) if roles else (True, False)  # in registers where they fit
         for block_m in _choices(request.block_m, *((128, 64) if wide_first else (64,) if roles else (64, 128))):
             natural = natural_swizzle(spec.head_dim_qk, element)
             for swizzle in _choices(request.swizzle_qk, *(width for width in SWIZZLES if width <= natural)):
-                for stages_q, stages_do, passes in LEANER:
+                for (stages_q, stages_do, usual), keys in itertools.product(LEANER, every_keys):
+                    passes = _or(request.dq_passes, usual)
                     yield BackwardPlan(
                         spec=spec,
                         block_m=block_m,
@@ -69,11 +72,13 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                         stages_q=_or(request.stages_q, stages_q),
                         stages_do=_or(request.stages_do, stages_do),
                         stages_ds=_or(request.stages_ds, stages_ds_of(roles)),
-                        dq_passes=_or(request.dq_passes, passes),
+                        dq_passes=passes,
                         consumer_warpgroups=_or(request.consumer_warpgroups, WARPGROUPS),
                         producer_registers=_or(request.producer_registers, producer),
                         consumer_registers=_or(request.consumer_registers, consumer),
                         split_roles=roles,
+                        keys_in_registers=_or(request.keys_in_registers, keys),
+                        stores_first=_or(request.stores_first, stores_first_of(roles, passes, spec.deterministic)),
                         swizzle_qk=swizzle,
                         swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),
                     )

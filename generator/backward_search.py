@@ -1,4 +1,4 @@
-"""What a tuner tries of a backward, in order: every tile once, then all stages and passes of the best. Pure.
+"""What a tuner tries of a backward, in order: every tile once, then all else that the best may have. Pure.
 
 Everything is a request with each choice explicit, and feasible: planning it gives the plan that is meant.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from .backward_feasibility import problem
-from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
+from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .backward_planner import LEANER
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest
@@ -33,7 +33,7 @@ def tiles(spec: KernelSpec) -> list[BackwardRequest]:
 
 
 def siblings(base: BackwardPlan) -> list[BackwardRequest]:
-    """All other stages and passes that are feasible with the plan's tile and swizzles, the nearest to it first."""
+    """All others that are feasible with the plan's tile and swizzles, the nearest to it first."""
     others = [made for made in _family(base) if made != base]
     return [made.request for made in sorted(others, key=lambda made: _distance(base, made))]
 
@@ -57,6 +57,8 @@ def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
                 producer_registers=producer,
                 consumer_registers=consumer,
                 split_roles=roles,
+                keys_in_registers=False,
+                stores_first=False,
                 swizzle_qk=swizzle,
                 swizzle_v=natural_v,
             )
@@ -74,17 +76,22 @@ def _natural(spec: KernelSpec) -> tuple[int, int]:
 def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
-    choices = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
+    choices = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1], (True, False), (True, False))
     every = (
-        replace(base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes)
-        for stages_q, stages_do, passes in choices
-    )
+        replace(
+            base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes,
+            keys_in_registers=keys, stores_first=stores,
+        )
+        for stages_q, stages_do, passes, keys, stores in choices
+    )  # fmt: skip
     return [made for made in every if problem(made) is None]
 
 
-def _preference(made: BackwardPlan) -> int:
+def _preference(made: BackwardPlan) -> tuple[int, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
-    return LEANER.index(choice) if choice in LEANER else len(LEANER)
+    stores = stores_first_of(made.split_roles, made.dq_passes, made.deterministic)
+    leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
+    return leaner, not made.keys_in_registers, made.stores_first != stores
 
 
 def _distance(base: BackwardPlan, other: BackwardPlan) -> int:

@@ -53,7 +53,9 @@ TILE_FIELDS = (
     "consumer_registers",
     "split_roles",
 )
-_BOOLEANS = ("overlap", "pingpong", "lazy_rescale", "early_start", "split_roles")
+_BOOLEANS = (
+    "overlap", "pingpong", "lazy_rescale", "early_start", "split_roles", "keys_in_registers", "stores_first",
+)  # fmt: skip
 _WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
 
 
@@ -121,6 +123,8 @@ class BackwardRequest(Request):
     producer_registers: int | None = None
     consumer_registers: int | None = None
     split_roles: bool | None = None
+    keys_in_registers: bool | None = None
+    stores_first: bool | None = None
     swizzle_qk: int | None = None
     swizzle_v: int | None = None
 

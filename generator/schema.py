@@ -108,6 +108,16 @@ class KernelConfig(_Strict):
         description="Backward: one warpgroup holds dV and the other dK of the same 64 keys; else each both, of its own "
         "64. auto: true for head dims past 128.",
     )
+    keys_in_registers: StrictBool | Auto = Field(
+        default="auto",
+        description="Backward: a warpgroup keeps its keys in registers, which spares shared memory. Not with "
+        "split_roles. auto: true where they fit.",
+    )
+    stores_first: StrictBool | Auto = Field(
+        default="auto",
+        description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Only with one pass "
+        "of dQ. auto: true, with split_roles only of a deterministic one.",
+    )
     warpgroups: StrictInt | Auto = Field(
         default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3; in the backward 2."
     )

@@ -168,9 +168,11 @@ def _schedule(plan: AnyPlan) -> str:
             f"start {'early' if plan.early_start else 'late'}, epilogue {plan.epilogue}"
         )
     roles = "one warpgroup holds dv, the other dk" if plan.split_roles else "each warpgroup holds dk and dv of 64 keys"
+    roles += ", its keys in registers" if plan.keys_in_registers else ""
     columns = " and ".join(str(count) for count in plan.dq_columns if count)
+    first = "the first stored" if plan.stores_first else "zeroed before"
     order = "in the order of the keys" if plan.deterministic else "in any order"
-    return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), added {order}"
+    return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), {first}, added {order}"
 
 
 def _yes(value: bool) -> str:

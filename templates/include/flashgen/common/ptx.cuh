@@ -1,5 +1,5 @@
 #pragma once
-// Every inline PTX instruction but wgmma (common/wgmma.cuh): barriers, bulk tensor copies, matrix stores, register reallocation, ex2.
+// Every inline PTX instruction but wgmma (common/wgmma.cuh): barriers, bulk tensor copies, matrix loads and stores, register reallocation, ex2.
 #include <cute/numeric/integral_constant.hpp>
 #include <cutlass/bfloat16.h>
 #include <cutlass/half.h>
@@ -100,7 +100,10 @@ __device__ __forceinline__ void fence_async_proxy_all() { asm volatile("fence.pr
 // Orders ordinary writes to shared memory before later reads by the copy engine or the tensor cores.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Stores 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads or stores 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrix_x4(void const* row, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(shared_address(row)) : "memory");
+}
 __device__ __forceinline__ void store_matrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }

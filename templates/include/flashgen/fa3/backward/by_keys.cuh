@@ -21,10 +21,13 @@ struct ByKeys : Consumer<Config, kDqColumns> {
   static_assert(Config::kStagesDs >= 2, "a warpgroup may write the next dS while the other still reads this one");
   static_assert(Config::kDqPasses == 1, "a warpgroup hands over its part of dQ at once");
 
+  typename Base::KeyOperand keys;
+
   __device__ __forceinline__ void compute(bool first, int m_block, float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
     float s[kM / 2], dp[kM / 2];
     this->await_q();
-    this->issue_scores(s);
+    if constexpr (Config::kKeysInRegisters) this->issue_scores(s, keys);
+    else this->issue_scores(s);
     this->await_dout();
     this->issue_dp(dp);
     if (!first) this->pass_dq(this->step.before());
@@ -66,14 +69,15 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     float dk[Config::kHeadDimQK / 2], dv[Config::kHeadDimV / 2];
     clear(dk);
     clear(dv);
-    int const first = this->tile.first_m_block, blocks = this->tile.blocks(this->params);
+    int const blocks = this->tile.blocks(this->params);
     if (blocks > 0) {
       this->await_keys();
-      int m_block = first;
+      this->load_keys(keys);
+      int m_block = this->tile.start;
       CUTE_NO_UNROLL
       for (int i = 0; i < blocks; ++i) {
         compute(i == 0, m_block, dk, dv);
-        m_block = m_block + 1 < this->params.m_blocks ? m_block + 1 : first;
+        m_block = this->tile.after(this->params, m_block);
       }
       this->pass_dq(this->step.before());
     }

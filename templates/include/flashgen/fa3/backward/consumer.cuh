@@ -38,7 +38,31 @@ struct Consumer {
   __device__ __forceinline__ void release_q() { release(&smem.q_empty[q()]); }
   __device__ __forceinline__ void release_dout() { release(&smem.do_empty[dout()]); }
 
-  // S^T = K Q^T
+  // This warpgroup's 64 keys as the operand of S^T = K Q^T.
+  using KeyOperand = uint32_t[Config::kKeysInRegisters ? T::kStepsQK * 4 : 1];
+  __device__ __forceinline__ void load_keys(KeyOperand& keys) const {
+    if constexpr (Config::kKeysInRegisters) {
+      Element const* const k = reinterpret_cast<Element const*>(smem.k);
+      int const lane = thread % 32, row = first_row + thread / 32 * 16 + lane % 16, column = lane / 16 * 8;  // whose address this lane gives
+      CUTE_UNROLL
+      for (int i = 0; i < T::kStepsQK; ++i)
+        ptx::load_matrix_x4(k + typename T::K::Layout{}(row, 16 * i + column), keys[4 * i], keys[4 * i + 1], keys[4 * i + 2], keys[4 * i + 3]);
+    }
+  }
+  // S^T = K Q^T, keys from registers. Half as much goes through shared memory, all of whose bandwidth a product of 64x64 from there takes; nothing
+  // of a block is left to do while the warps are held.
+  __device__ __forceinline__ void issue_scores(float (&s)[kM / 2], KeyOperand& keys) {
+    Descriptor const b = T::Q::k_major(smem.q);
+    wgmma_hold(s);
+    wgmma_hold(keys);
+    wgmma_fence();
+    CUTE_UNROLL
+    for (int i = 0; i < T::kStepsQK; ++i)
+      Wgmma<Element, kM>::template rs<Major::kK>(s, keys[4 * i], keys[4 * i + 1], keys[4 * i + 2], keys[4 * i + 3],
+                                                 b.at(q() * T::Q::kBytes + T::Q::k_major_step(i)), i > 0);
+    wgmma_commit();
+  }
+  // From shared memory.
   __device__ __forceinline__ void issue_scores(float (&s)[kM / 2]) {
     Descriptor const a = T::K::k_major(smem.k + first_row * T::K::kRowBytes), b = T::Q::k_major(smem.q);
     wgmma_hold(s);

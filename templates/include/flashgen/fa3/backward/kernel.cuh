@@ -19,6 +19,7 @@ struct Backward {
   static_assert(Config::kHeadDimQK % 8 == 0 && Config::kHeadDimV % 8 == 0 && Config::kHeadDimQK <= 256 && Config::kHeadDimV <= 256,
                 "head dimensions are multiples of 8 up to 256");
   static_assert(!Config::kSplitRoles || Dq::kColumns[1] > 0, "both roles have columns of dQ");
+  static_assert(!Config::kSplitRoles || !Config::kKeysInRegisters, "with roles both warpgroups have the same keys");
   static_assert(sizeof(Smem<Config>) == Config::kSmemBytes, "the plan's shared memory is not the kernel's");
 
   __device__ __forceinline__ static void consume(BackwardParams const& params, Smem<Config>& smem, int warpgroup) {

@@ -1,5 +1,6 @@
 #pragma once
-// Which block of keys a thread block computes, and the query blocks that see it. One thread block a block of keys of one key-value head.
+// Which block of keys a thread block computes, and the query blocks that see it, in what order. One thread block a block of keys of one
+// key-value head.
 #include <cute/numeric/integral_constant.hpp>
 #include <flashgen/attention/backward_mask.cuh>
 
@@ -8,18 +9,26 @@ namespace flashgen::fa3::backward {
 template <class Config>
 struct KeyTile {
   using Mask = BackwardMask<typename Config::Mask>;
-  int n_block, head_kv, batch;
-  int first_m_block;  // >= m_blocks: no query sees these keys
+  // Blocks of keys that begin at once with the same rows would add to the same dQ all the way. Where all rows see all keys they begin all over
+  // the rows instead. Not in a fixed order: who is to wait for others meets them one after another from the first row on.
+  static constexpr bool kRotates = !Mask::kUnevenKeys && !Config::kDeterministic;
+  // Whether heads go fastest: of a head few blocks then run at a time, one behind the other.
+  static constexpr bool kLevels = Mask::kUnevenKeys || Config::kDeterministic;
 
-  // Equal blocks: all of a head, then the next head. Uneven ones: within a group of heads that fits in L2 the longest first, heads fastest.
-  // NOTE: when dQ is added in a fixed order a block waits for others; those must have started before it (see turn), so later keys come first.
+  int n_block, head_kv, batch;
+  int first_m_block;  // that sees these keys; >= m_blocks: none does
+  int start;          // the one to begin with
+
+  // All of a head, then the next head; or level by level within a group of heads that stays in L2, the longest first.
+  // NOTE: when dQ is added in a fixed order a block waits for others; those must have started before it (see turn), so that with uneven blocks
+  // later keys come first.
   __device__ __forceinline__ explicit KeyTile(BackwardParams const& params, int tile = blockIdx.x) {
     int head_of_batches;
-    if constexpr (Mask::kUnevenKeys) {
+    if constexpr (kLevels) {
       int const tiles_per_group = params.n_blocks * params.heads_per_group;
       int const group = tile / tiles_per_group, in_group = tile - group * tiles_per_group, first = group * params.heads_per_group;
       int const width = min(params.heads_per_group, params.batch * params.heads_kv - first), level = in_group / width;
-      n_block = Config::kDeterministic ? params.n_blocks - 1 - level : level;
+      n_block = Config::kDeterministic && Mask::kUnevenKeys ? params.n_blocks - 1 - level : level;
       head_of_batches = first + in_group - level * width;
     } else {
       head_of_batches = tile / params.n_blocks;
@@ -28,6 +37,7 @@ struct KeyTile {
     batch = head_of_batches / params.heads_kv;
     head_kv = head_of_batches - batch * params.heads_kv;
     first_m_block = Mask::template first_m_block<Config::kBlockM, Config::kBlockN>(params, n_block);
+    start = kRotates ? static_cast<int>(static_cast<int64_t>(n_block) * params.m_blocks / params.n_blocks) : first_m_block;
   }
 
   // How many blocks of keys add to a block of dQ before this one. Uneven: the last block of keys that the rows see comes first, since it
@@ -44,8 +54,16 @@ struct KeyTile {
     CUTE_NO_UNROLL
     for (int head = head_kv * group; head < (head_kv + 1) * group; ++head) {
       CUTE_NO_UNROLL
-      for (int m_block = first_m_block; m_block < params.m_blocks; ++m_block) f(head, m_block);
+      for (int m_block = start; m_block < params.m_blocks; ++m_block) f(head, m_block);
+      if constexpr (kRotates) {
+        CUTE_NO_UNROLL
+        for (int m_block = 0; m_block < start; ++m_block) f(head, m_block);
+      }
     }
+  }
+  // The block of rows that follows in that order, of this head or the next.
+  __device__ __forceinline__ int after(BackwardParams const& params, int m_block) const {
+    return m_block + 1 < params.m_blocks ? m_block + 1 : first_m_block;
   }
   // How many those are.
   __device__ __forceinline__ int blocks(BackwardParams const& params) const {
