@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
@@ -79,10 +81,13 @@ def fit_problem(plan: BackwardPlan) -> PlanError | None:
         )
     limit = accumulator_limit(plan)
     if plan.accumulator_registers > limit:
+        without = replace(plan, keys_in_registers=False).accumulator_registers
+        key = "keys_in_registers" if without <= limit else "tile"
+        what += " with keys_in_registers" if plan.keys_in_registers else ""
         return PlanError(
             f"{what} and head dim {plan.spec.head_dim_name[1:]} needs {plan.accumulator_registers} accumulator "
             f"registers a thread; {limit} are available of {plan.consumer_registers} consumer ones",
-            key="tile",
+            key=key,
         )
     return None
 

@@ -20,6 +20,7 @@ BY_KEYS_UP_TO = 128  # head dim up to which a warpgroup holds both dk and dv
 WIDE_UP_TO = 64  # head dim up to which 128 query rows at once fit in the registers
 # (stages of q, stages of dout, passes of dq), from the fastest to what takes least shared memory.
 LEANER = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (2, 1, 2), (1, 1, 1), (1, 1, 2))
+OPTIONAL = ("keys_in_registers", "stores_first")  # what any tile can do without
 
 T = TypeVar("T")
 
@@ -90,10 +91,12 @@ def _nearest(refused: BackwardPlan) -> str:
     for request in (tile, AUTO):
         for made in _candidates(refused.spec, request):
             if problem(made) is None:
+                spared = (key for key in OPTIONAL if getattr(refused, key) and not getattr(made, key))
                 return (
                     f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
                     f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "
                     f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}"
+                    + "".join(f", {key}: false" for key in spared)
                 )
     return ""
 

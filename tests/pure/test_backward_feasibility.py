@@ -37,6 +37,21 @@ def backward(head_dim: int, **changes: object) -> BackwardPlan:
         (128, {"dq_passes": 2, "split_roles": False}, "dq_passes: got 2 without split_roles; legal: 1"),
         (256, {"dq_passes": 3}, "dq_passes: got 3 for 128 and 128 columns of dq"),
         (256, {"stages_ds": 2, "split_roles": True}, "stages_ds: got 2 with split_roles; legal: 1"),
+        (
+            256,
+            {"keys_in_registers": True, "split_roles": True},
+            "keys_in_registers: got true with split_roles; legal: fal",
+        ),
+        (
+            256,
+            {"stores_first": True, "dq_passes": 2},
+            "stores_first: got true with 2 dq_passes; legal: false, or one pass",
+        ),
+        (
+            112,
+            {"keys_in_registers": True},
+            "tile 64x128 with keys_in_registers and head dim 112 needs 204 accumulator registers a thread; 196 are",
+        ),
         (128, {"swizzle_qk": 48}, "swizzle qk: got 48; legal: 32, 64, 128 bytes"),
         (128, {"consumer_registers": 248}, "the split takes 66560, and a block owns 64512"),
         (64, {"split_roles": True, "swizzle_qk": 128}, "in chunks of 64, and head dim qk 64 has one"),
@@ -60,11 +75,25 @@ def test_refusals(dims: int, changes: dict[str, object], message: str) -> None:
 
 
 def test_the_nearest_that_is_named_fits() -> None:
-    for dims, changes in ((256, {"stages_q": 3}), (128, {"block_m": 128}), (136, {"split_roles": False})):
+    for dims, changes in (
+        (256, {"stages_q": 3}), (128, {"block_m": 128}), (136, {"split_roles": False}),
+        (128, {"keys_in_registers": True}), (256, {"keys_in_registers": True}),
+        (256, {"stores_first": True, "stages_q": 3}),
+    ):  # fmt: skip
         with pytest.raises(PlanError) as caught:
             backward(dims, **changes)
         near = re.search(r"nearest that fits: tile (.*?), (split_roles.*)", str(caught.value))
         assert near is not None
         keys = "\n".join([f"tile: {near[1]}", *near[2].split(", ")])
         entry = load_config(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: {dims}\n{keys}\n")[0]
-        assert problem(plan_entry(entry)) is None  # type: ignore[arg-type]
+        made = plan_entry(entry)
+        assert problem(made) is None  # type: ignore[arg-type]
+        asked = {key for key, value in changes.items() if value is True}
+        assert asked <= set(re.findall(r"(\w+): false", near[2])), "what was asked for and does not go with it"
+
+
+def test_keys_that_do_not_fit_in_registers_are_refused_at_their_key() -> None:
+    text = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\nstages_q: 1\nkeys_in_registers: true\n"
+    with pytest.raises(PlanError, match=r"^\(text\):6: tile 64x128 with keys_in_registers") as caught:
+        plan_entry(load_config(text)[0])
+    assert caught.value.key == "keys_in_registers"
