@@ -1,8 +1,8 @@
 """The search for the fastest plans of a problem: what to try next, and what wins.
 
 Tiles with their usual knobs come first; then the knobs of the best few tiles, one at a time; then those that helped,
-together; and so on from what is best, until nothing new is left or the budget is spent. Of a backward, all stages of
-the best few tiles. The best are verified and timed once more, all of them together: only those figures decide.
+together; and so on from what is best, until nothing new is left or the budget is spent. Of a backward, all that
+the best few tiles may have. The best are verified and timed once more, all of them together: only those figures decide.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def first_round(spec: KernelSpec, seeds: Iterable[AnyPlan], budget: int) -> list
 
 
 def family_of(base: AnyPlan) -> list[AnyPlan]:
-    """The plans to try once a plan turns out well: a forward with one knob changed, a backward with other stages."""
+    """The plans to try once one turns out well: a forward with one knob changed, a backward with any but its tile."""
     requests = backward_search.siblings(base) if isinstance(base, BackwardPlan) else search.neighbours(base)
     return [plan(base.spec, request) for request in requests]
 

@@ -110,8 +110,8 @@ class KernelConfig(_Strict):
     )
     keys_in_registers: StrictBool | Auto = Field(
         default="auto",
-        description="Backward: a warpgroup keeps its keys in registers, which spares shared memory. Not with "
-        "split_roles. auto: true where they fit.",
+        description="Backward: a warpgroup multiplies its keys from registers, which spares shared memory's bandwidth. "
+        "Not with split_roles. auto: true where they fit.",
     )
     stores_first: StrictBool | Auto = Field(
         default="auto",

@@ -109,7 +109,8 @@ def test_members_are_those_of_the_struct() -> None:
     ("dims", "changes", "columns"),
     [
         ((64, 64), {}, (64, 64)), ((64, 64), {"block_m": 64}, (64, 0)), ((72, 72), {}, (32, 40)),
-        ((192, 192), {}, (128, 64)), ((24, 256), {}, (16, 8)), ((8, 8), {"block_m": 64}, (8, 0)),
+        ((192, 192), {}, (96, 96)), ((192, 192), {"swizzle_qk": 128}, (128, 64)),
+        ((24, 256), {}, (16, 8)), ((8, 8), {"block_m": 64}, (8, 0)),
         ((64, 256), {}, (32, 32)),
     ],
 )  # fmt: skip
@@ -122,6 +123,43 @@ def test_accumulators_are_those_of_the_fullest_moment() -> None:
     assert backward(64).accumulator_registers == 192
     assert backward(256).accumulators == (("dv", 128), ("dq", 64))
     assert backward(256, 128).accumulators == (("dk", 128), ("s", 32), ("dp", 32))
+
+
+def test_keys_in_registers_are_counted_in_whole_steps_of_16_columns() -> None:
+    kept, left = (backward(96, block_m=64, block_n=128, keys_in_registers=keys) for keys in (True, False))
+    assert kept.key_registers == 24
+    assert kept.accumulators == (("dk", 48), ("dv", 48), ("k", 24), ("s", 32), ("dp", 32))
+    assert kept.accumulator_registers == left.accumulator_registers + 24 == 184
+    assert kept.smem == left.smem, "they are read from there, and again for dq"
+    assert backward(72).accumulators == (("dk", 36), ("dv", 36), ("k", 20), ("s", 32), ("dp", 32))
+    wide = backward(64, 8, block_m=64, swizzle_qk=128)
+    assert wide.accumulators == (("dk", 32), ("dv", 4), ("k", 16), ("s", 32), ("dp", 32)), "dq takes 32"
+
+
+def test_keys_are_in_registers_where_they_fit() -> None:
+    """By keys, with no more accumulators than there is room for; else what fits without them is taken."""
+    kept = {d: backward(d, block_m=64).keys_in_registers for d in range(8, 129, 8)}
+    assert kept == {d: 2 * d / 2 + -(-d // 16) * 4 + 64 <= accumulator_limit(backward(d)) for d in kept}
+    assert [kept[d] for d in (64, 104, 112)] == [True, True, False]
+    assert not backward(64).keys_in_registers, "128 rows at once are preferred, and fill the registers"
+    assert not backward(256).keys_in_registers
+    assert backward(72, block_m=64, keys_in_registers=False).keys_in_registers is False
+    assert backward(64, keys_in_registers=True).block_m == 64, "the rest follows from what is asked for"
+
+
+def test_who_is_first_stores_where_nobody_waits_for_it() -> None:
+    def stores(deterministic: bool, head_dim: int, **changes: object) -> bool:
+        spec = KernelSpec.backward(head_dim=head_dim, deterministic=deterministic)
+        return plan_backward(spec, BackwardRequest(**changes)).stores_first  # type: ignore[arg-type]
+
+    tile = {"block_m": 64, "block_n": 64, "split_roles": True}
+    for deterministic in (False, True):
+        assert stores(deterministic, 128)
+        assert stores(deterministic, 192, **tile, dq_passes=1) is deterministic
+        assert not stores(deterministic, 192, **tile, dq_passes=2)
+        assert not stores(deterministic, 256), "it takes two passes"
+        assert stores(deterministic, 128, stores_first=False) is False
+    assert backward(256, stores_first=True).dq_passes == 1, "the rest follows from what is asked for"
 
 
 def test_entry_points_and_workspace() -> None:

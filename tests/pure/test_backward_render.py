@@ -43,13 +43,14 @@ def test_config_struct_holds_the_plan() -> None:
         "kDqPasses": "2",
         "kStoresFirst": "false",
         "kConsumerWarpgroups": "2",
-        "kChunkQK": "64",
+        "kChunkQK": "32",
         "kChunkV": "32",
         "kThreads": "384",
         "kProducerRegisters": "24",
         "kConsumerRegisters": "240",
         "kSmemBytes": str(made.smem_bytes),
         "kSplitRoles": "true",
+        "kKeysInRegisters": "false",
         "kDeterministic": "true",
     }
     assert dict(re.findall(r"using (\w+) = ([\w:]+);", text)) == {
@@ -58,6 +59,15 @@ def test_config_struct_holds_the_plan() -> None:
     }
     assert text.startswith(f"// {made.name}\n")
     assert "configs/sm90/attention_bwd_d192x128.yaml:2" in text
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_keys_in_registers_and_storing_first_reach_the_kernel(chosen: bool) -> None:
+    request = BackwardRequest(block_m=64, block_n=128, keys_in_registers=chosen, stores_first=not chosen)
+    text = render(plan_backward(KernelSpec.backward(head_dim=96), request))
+    said = dict(re.findall(r"static constexpr bool (k\w+) = (\w+);", text))
+    assert said["kKeysInRegisters"] == str(chosen).lower()
+    assert said["kStoresFirst"] == str(not chosen).lower()
 
 
 def test_there_is_an_entry_for_each_kernel() -> None:

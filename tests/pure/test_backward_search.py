@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields, replace
+from functools import cache
 
 import pytest
 
-from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, plan_backward
+from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, PlanError, plan_backward
 from flashgen.generator.backward_feasibility import problem
 from flashgen.generator.backward_search import siblings, tiles
 from flashgen.generator.footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
-from flashgen.generator.search import distinct_tiles, label, shortest
+from flashgen.generator.search import TILE, distinct_tiles, label, shortest
+from flashgen.generator.shipped import shipped_request
 
 SPECS = [
     KernelSpec.backward(head_dim=16),
@@ -29,21 +31,31 @@ def planned(spec: KernelSpec) -> list[BackwardPlan]:
     return [plan_backward(spec, request) for request in tiles(spec)]
 
 
+def unasked(made: BackwardPlan, request: BackwardRequest, name: str) -> bool:
+    """Whether the request gives the plan without that choice as well."""
+    try:
+        return plan_backward(made.spec, replace(request, **{name: None})) == made
+    except PlanError:
+        return False
+
+
+@cache
 def everything(spec: KernelSpec) -> list[BackwardPlan]:
     return [made for base in planned(spec) for made in (base, *(plan_backward(spec, r) for r in siblings(base)))]
 
 
 def feasible(spec: KernelSpec) -> set[BackwardPlan]:
-    """All plans with up to three stages, whatever their swizzles."""
+    """All plans with up to three stages, whatever their swizzles and wherever their keys are."""
     base = plan_backward(spec)
     tile = [(False, 64, 128), (False, 128, 128), (True, 64, 64)]
     found = set()
-    for (roles, m, n), q, do, passes, qk, v in itertools.product(
-        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES
+    flag = (False, True)
+    for (roles, m, n), q, do, passes, qk, v, keys, stores in itertools.product(
+        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag
     ):
         made = replace(
             base, split_roles=roles, block_m=m, block_n=n, stages_q=q, stages_do=do, stages_ds=1 if roles else 2,
-            dq_passes=passes, swizzle_qk=qk, swizzle_v=v,
+            dq_passes=passes, swizzle_qk=qk, swizzle_v=v, keys_in_registers=keys, stores_first=stores,
         )  # fmt: skip
         if problem(made) is None and (roles or passes == 1):
             found.add(made)
@@ -79,18 +91,37 @@ def test_what_the_planner_prefers_comes_first_in_each_tile(spec: KernelSpec) -> 
             block_m=made.block_m, split_roles=made.split_roles, swizzle_qk=made.swizzle_qk, swizzle_v=made.swizzle_v
         )
         assert plan_backward(spec, tile) == made
-    assert plan_backward(spec) in planned(spec), "today's plan is one of them"
+    assert plan_backward(spec) in everything(spec), "today's plan is one of them"
+    for made in everything(spec):
+        assert plan_backward(spec, made.request) == made
     first = planned(spec)[0]
     natural = [natural_swizzle(d, spec.dtype.bytes) for d in (spec.head_dim_qk, spec.head_dim_v)]
     assert [first.swizzle_qk, first.swizzle_v] == natural
 
 
 @every_spec
-def test_the_kernels_limits_on_ds_and_passes_are_kept(spec: KernelSpec) -> None:
-    """By keys dq goes at once and dS has two stages; by roles dS has one, which is where it is written."""
+def test_the_kernels_limits_are_kept(spec: KernelSpec) -> None:
+    """By keys dq goes at once and dS has two stages; by roles dS has one, which is where it is written.
+
+    Only by keys each warpgroup has keys of its own to keep, and only one pass of dq can be stored by who is first.
+    """
     for made in everything(spec):
         assert made.stages_ds == (1 if made.split_roles else 2)
         assert made.split_roles or made.dq_passes == 1
+        assert not (made.split_roles and made.keys_in_registers)
+        assert not (made.stores_first and made.dq_passes > 1)
+
+
+@pytest.mark.parametrize(("spec", "fits"), [(SPECS[1], True), (SPECS[2], True), (SPECS[3], False)])
+def test_keys_are_tried_in_registers_where_they_fit(spec: KernelSpec, fits: bool) -> None:
+    found = {made.keys_in_registers for made in everything(spec) if (made.block_m, made.split_roles) == (64, False)}
+    assert found == ({False, True} if fits else {False})
+
+
+@every_spec
+def test_storing_first_is_tried_both_ways_in_one_pass(spec: KernelSpec) -> None:
+    found = {made: made.stores_first for made in everything(spec) if made.dq_passes == 1}
+    assert {replace(made, stores_first=not stores) for made, stores in found.items()} == set(found)
 
 
 def test_swizzles_narrower_than_natural_are_for_an_even_division_of_dq() -> None:
@@ -110,7 +141,7 @@ def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> 
     for start in (base, odd):
         others = [plan_backward(spec, request) for request in siblings(start)]
         changed = [{name for name in NAMES if getattr(start, name) != getattr(made, name)} for made in others]
-        assert set().union(*changed) <= {"stages_q", "stages_do", "dq_passes"}
+        assert set().union(*changed) <= {"stages_q", "stages_do", "dq_passes", "keys_in_registers", "stores_first"}
         assert [len(names) for names in changed] == sorted(len(names) for names in changed)
         assert all(changed)
 
@@ -122,8 +153,11 @@ def test_labels_tell_plans_apart_and_the_shortest_request_gives_the_plan(spec: K
     for each in made:
         request = shortest(each)
         assert plan_backward(spec, request) == each
-        assert {"block_m", "block_n", "split_roles"} <= set(request.explicit)
-    assert set(shortest(plan_backward(spec)).explicit) == {"block_m", "block_n", "split_roles"}
+        assert set(TILE) <= set(request.explicit)
+        assert not [name for name in request.explicit if name not in TILE and unasked(each, request, name)]
+    today, shipped = plan_backward(spec), shipped_request(spec)
+    assert set(shortest(today).explicit) <= {*TILE, *(shipped.explicit if shipped else ())}
+    assert (shipped is None) == (today.origin == "model")
 
 
 def test_a_tile_swizzled_otherwise_is_another() -> None:

@@ -80,11 +80,12 @@ def test_features_are_swept_by_a_list_of_lists() -> None:
 def test_every_key_reaches_the_request() -> None:
     (entry,) = load_config(
         BASE + "tile: {m: 64, n: 64}\nstages_q: 2\nstages_do: 1\nstages_ds: 3\ndq_passes: 2\nsplit_roles: true\n"
-        "warpgroups: 2\nregisters: {producer: 32, consumer: 232}\nswizzle: {qk: 64, v: 32}\n"
+        "keys_in_registers: false\nstores_first: true\nwarpgroups: 2\n"
+        "registers: {producer: 32, consumer: 232}\nswizzle: {qk: 64, v: 32}\n"
     )
-    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, 64, 32)
+    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, 64, 32)
     assert None not in entry.request.explicit.values()
-    assert len(entry.request.explicit) == 12
+    assert len(entry.request.explicit) == 14
 
 
 @pytest.mark.parametrize("key", sorted({*PlanRequest.keys()} - {*BackwardRequest.keys()}))
@@ -96,7 +97,7 @@ def test_forward_keys_are_refused(key: str) -> None:
     assert "stages_do" in message
 
 
-@pytest.mark.parametrize("key", ["stages_do", "stages_ds", "dq_passes", "split_roles"])
+@pytest.mark.parametrize("key", sorted({*BackwardRequest.keys()} - {*PlanRequest.keys()}))
 def test_backward_keys_are_refused_in_a_forward(key: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"^\(text\):5: got {key}, which is no key of attention_fwd; legal: .*scheduler"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,39 @@ def test_explain_shows_memory_registers_and_roofline(run: Run, config: Path) -> 
     (document,) = json.loads(run("explain", config, "--json").stdout)
     assert document["name"] == NAME
     assert sum(row["bytes"] for row in document["smem"]) <= document["smem_bytes"] <= document["smem_limit"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "features", "said"),
+    [
+        (
+            "head_dim: 72\ntile: {m: 64, n: 128}",
+            "[]",
+            "each warpgroup holds dk and dv of 64 keys, its keys in registers, 32 and 40 columns of dq in 1 pass(es), "
+            "the first stored, added in any order, swizzle 32 and 32 bytes",
+        ),
+        (
+            "head_dim: 128\ntile: {m: 64, n: 128}\nstores_first: false",
+            "[deterministic]",
+            "each warpgroup holds dk and dv of 64 keys, 64 and 64 columns of dq in 1 pass(es), zeroed before, "
+            "added in the order of the keys, swizzle 128 and 128 bytes",
+        ),
+        (
+            "head_dim: 256",
+            "[]",
+            "one warpgroup holds dv, the other dk, 128 and 128 columns of dq in 2 pass(es), zeroed before, "
+            "added in any order, swizzle 128 and 128 bytes",
+        ),
+    ],
+)
+def test_explain_says_how_dq_is_added_and_where_keys_are(
+    run: Run, config: Path, keys: str, features: str, said: str
+) -> None:
+    config.write_text(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\n{keys}\nfeatures: {features}\n")
+    lines = [line.split(maxsplit=1) for line in run("explain", config).stdout.splitlines()]
+    facts = {words[0]: words[1] for words in lines if len(words) == 2}
+    assert facts["schedule"] == said
+    assert ("k" in re.findall(r"(\w+) \d+,", facts["accumulators"])) == ("in registers" in said)
 
 
 def test_explain_shows_what_was_measured_of_the_plan(run: Run, config: Path, tmp_path: Path) -> None:
