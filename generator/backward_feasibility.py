@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
+from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
 from .footprint import SMEM_LIMIT
+from .spec import Mask
 
 # Consumer registers that are not accumulators: P and dS as operands, addresses. With 4 fewer the compiler was seen to
 # spill, or to serialise products.
 OVERHEAD = 44
+# With 80 rows P and dS are never operands beside both S and dP, and nothing is kept to ask which blocks are masked.
+OVERHEAD_TRANSPOSED = 32
 
 
 def accumulator_limit(plan: BackwardPlan) -> int:
     """The most accumulator registers a consumer thread may hold without spilling."""
-    return plan.consumer_registers - OVERHEAD
+    return plan.consumer_registers - (OVERHEAD_TRANSPOSED if plan.block_m == TRANSPOSED_ROWS else OVERHEAD)
 
 
 def rule_problem(plan: BackwardPlan) -> PlanError | None:
@@ -24,8 +27,8 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
     m, n, roles = plan.block_m, plan.block_n, plan.split_roles
     if plan.consumer_warpgroups != WARPGROUPS:
         return PlanError(f"warpgroups: got {plan.consumer_warpgroups}; legal: {WARPGROUPS}", key="warpgroups")
-    if m not in ((64,) if roles else (64, 128)):
-        legal = "64 with split_roles, else 64 or 128"
+    if m not in ((64,) if roles else (64, TRANSPOSED_ROWS, 128)):
+        legal = "64 with split_roles, else 64, 80 or 128"
         return PlanError(f"tile m: got {m}{' with split_roles' if roles else ''}; legal: {legal}", key="tile")
     if n != block_n_of(roles):
         how = "with" if roles else "without"
@@ -50,7 +53,23 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
     if plan.stores_first and plan.dq_passes > 1:
         why = f"got true with {plan.dq_passes} dq_passes; legal: false, or one pass"
         return PlanError(f"stores_first: {why}", key="stores_first")
-    return register_problem(plan) or swizzle_problem(plan) or _dq_problem(plan)
+    return register_problem(plan) or swizzle_problem(plan) or _transposed_problem(plan) or _dq_problem(plan)
+
+
+def _transposed_problem(plan: BackwardPlan) -> PlanError | None:
+    """Of 80 rows dq is computed transposed, 64 columns of k a warpgroup, and no register is left to ask for a mask."""
+    if plan.block_m != TRANSPOSED_ROWS:
+        return None
+    spec, legal = plan.spec, "64 or 128 query rows"
+    if spec.head_dim_qk != 128:
+        return PlanError(
+            f"tile m: got 80 for head dim qk {spec.head_dim_qk}; legal: 80 with 128, else {legal}", key="tile"
+        )
+    if plan.chunk_qk != 64:
+        return PlanError(f"swizzle qk: got {plan.swizzle_qk} with 80 query rows; legal: 128", key="swizzle")
+    if spec.mask != Mask.full:
+        return PlanError(f"tile m: got 80 for mask {spec.mask}; legal: 80 with full, else {legal}", key="tile")
+    return None
 
 
 def _dq_problem(plan: BackwardPlan) -> PlanError | None:

@@ -14,7 +14,9 @@ from .swizzled import SwizzledPlan
 
 ROWS_BY_KEYS = 64  # keys of which a warpgroup holds gradients
 WARPGROUPS = 2  # consumers
+TRANSPOSED_ROWS = 80  # no height of a product: dq is computed transposed, 64 columns a warpgroup
 SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
+WARPGROUP = 128  # threads
 FLOAT, COUNTER = 4, 8  # bytes
 
 
@@ -79,13 +81,25 @@ class BackwardPlan(SwizzledPlan):
 
     @property
     def dq_columns(self) -> tuple[int, int]:
-        """Columns of dq that each consumer warpgroup computes: all of 64 rows each, or some, in whole chunks of k."""
+        """Columns of dq that each consumer warpgroup computes: all of 64 rows each, or some, in whole chunks of k.
+
+        Of 80 rows, 64 columns each.
+        """
         head_dim, chunk = self.spec.head_dim_qk, self.chunk_qk
         if self.block_m == 2 * ROWS_BY_KEYS:
             return head_dim, head_dim
+        if self.block_m == TRANSPOSED_ROWS:
+            return ROWS_BY_KEYS, ROWS_BY_KEYS
         half = (head_dim // 2 + chunk // 2) // chunk * chunk
         first = min(half or chunk, head_dim)
         return first, head_dim - first
+
+    @property
+    def dq_registers(self) -> tuple[int, int]:
+        """Float32 registers of a thread of each consumer warpgroup for its part of dq."""
+        rows = TRANSPOSED_ROWS if self.block_m == TRANSPOSED_ROWS else ROWS_BY_KEYS
+        first, second = (rows * columns // WARPGROUP for columns in self.dq_columns)
+        return first, second
 
     @property
     def smem(self) -> tuple[SmemRow, ...]:
@@ -98,7 +112,7 @@ class BackwardPlan(SwizzledPlan):
             ("dout", self.stages_do * m * self.padded_v * element, SMEM_ALIGN),
             ("ds", self.stages_ds * n * m * element, SMEM_ALIGN),
             ("p", n * m * FLOAT if self.split_roles else 4 * FLOAT, 128),
-            ("dq", sum(64 * columns // self.dq_passes for columns in self.dq_columns) * FLOAT, 128),
+            ("dq", sum(WARPGROUP * count // self.dq_passes for count in self.dq_registers) * FLOAT, 128),
             ("lse", self.stages_q * m * FLOAT, 128),
             ("dpsum", self.stages_do * m * FLOAT, 128),
             # Of k and v; full and empty of each stage of q and dout; full (for two writers) and empty of dq's parts.
@@ -108,7 +122,7 @@ class BackwardPlan(SwizzledPlan):
     @property
     def accumulators(self) -> tuple[tuple[str, int], ...]:
         """Registers of a consumer thread where it holds most, of the fuller of the warpgroups: float32, and k's."""
-        scores, dq = self.block_m // 2, [columns // 2 for columns in self.dq_columns]
+        scores, dq = self.block_m // 2, self.dq_registers
         dk, dv = ("dk", self.spec.head_dim_qk // 2), ("dv", self.spec.head_dim_v // 2)
         both = (("s", scores), ("dp", scores))
         if self.split_roles:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from .backward_feasibility import problem
-from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
+from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .backward_planner import LEANER
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest
 from .spec import KernelSpec
 
-TILES = ((False, 128), (False, 64), (True, 64))  # (split roles, query rows at once)
+TILES = ((False, 128), (False, TRANSPOSED_ROWS), (False, 64), (True, 64))  # (split roles, query rows at once)
 STAGES = range(1, 4)  # blocks of q and of dout: the copies of a fourth would wait for nothing but room
 PASSES = (1, 2, 4)  # of dq with split roles; without, a warpgroup hands over its part at once
 

@@ -53,7 +53,7 @@ def _choices(first: AnyPlan) -> str:
     tile = f"tile: auto        # {{m: {first.block_m}, n: {first.block_n}}} here; "
     if isinstance(first, BackwardPlan):
         return f"""\
-{tile}m is 64 or 128, n 128, or 64 with split_roles
+{tile}m is 64, 80 or 128, n 128, or 64 with split_roles
 split_roles: auto # {str(first.split_roles).lower()} here: the warpgroups share keys, and one holds dV, the other dK
 stages_q: auto    # blocks of Q in flight; {first.stages_q} here
 stages_do: auto   # blocks of dO in flight; {first.stages_do} here

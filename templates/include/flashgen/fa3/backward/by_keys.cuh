@@ -18,29 +18,33 @@ struct ByKeys : Consumer<Config, kDqColumns> {
   using typename Base::T;
   using Base::kM;
   using Base::Base;
+  static constexpr bool kLateP = Base::Dq::kTransposed;  // P is converted behind dS, when dP has left its registers
+  static_assert(!kLateP || !Base::S::Mask::kUnevenKeys, "80 rows leave no registers to ask whether a block is masked");
   static_assert(Config::kStagesDs >= 2, "a warpgroup may write the next dS while the other still reads this one");
   static_assert(Config::kDqPasses == 1, "a warpgroup hands over its part of dQ at once");
 
   typename Base::KeyOperand keys;
 
-  __device__ __forceinline__ void compute(bool first, int m_block, float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
+  template <typename Base::Masked kMasked>
+  __device__ __forceinline__ void compute(int m_block, float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
     float s[kM / 2], dp[kM / 2];
     this->await_q();
     if constexpr (Config::kKeysInRegisters) this->issue_scores(s, keys);
     else this->issue_scores(s);
     this->await_dout();
     this->issue_dp(dp);
-    if (!first) this->pass_dq(this->step.before());
+    if (this->step.index > 0) this->pass_dq(this->step.before());
     wgmma_wait<1>();
     wgmma_hold(s);
-    this->exponentiate(s, m_block);
+    this->template exponentiate<kMasked>(s, m_block);
     uint32_t p[kM / 4], pair[kM / 4];
-    S::convert(p, s);
+    if constexpr (!kLateP) S::convert(p, s);
     wgmma_wait<0>();
     wgmma_hold(dp);
     S::differentiate(dp, s, this->smem.dpsum[this->dout()], this->thread);
     S::convert(pair, dp);
     S::store(this->smem.ds + this->ds() * T::Ds::kBytes, pair, this->first_row, this->thread);
+    if constexpr (kLateP) S::convert(p, s);
     this->issue_dv(dv, p);
     ptx::fence_async_proxy();
     ptx::named_sync(kDsReady, 256);
@@ -65,21 +69,29 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     this->step = this->step.next();
   }
 
+  // All blocks of rows, of which all are masked or none, if not some.
+  template <typename Base::Masked kMasked>
+  __device__ __forceinline__ void compute_all(float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
+    unsigned const blocks = this->tile.blocks(this->params);
+    int m_block = this->tile.start;
+    CUTE_NO_UNROLL
+    while (this->step.index < blocks) {
+      compute<kMasked>(m_block, dk, dv);
+      m_block = this->tile.after(this->params, m_block);
+    }
+    this->pass_dq(this->step.before());
+  }
+
   __device__ __forceinline__ void run() {
     float dk[Config::kHeadDimQK / 2], dv[Config::kHeadDimV / 2];
     clear(dk);
     clear(dv);
-    int const blocks = this->tile.blocks(this->params);
-    if (blocks > 0) {
+    if (this->tile.blocks(this->params) > 0) {
       this->await_keys();
       this->load_keys(keys);
-      int m_block = this->tile.start;
-      CUTE_NO_UNROLL
-      for (int i = 0; i < blocks; ++i) {
-        compute(i == 0, m_block, dk, dv);
-        m_block = this->tile.after(this->params, m_block);
-      }
-      this->pass_dq(this->step.before());
+      if constexpr (!kLateP) compute_all<Base::kSome>(dk, dv);
+      else if (this->is_masked(0)) compute_all<Base::kAll>(dk, dv);
+      else compute_all<Base::kNone>(dk, dv);
     }
     this->store_dk(dk);
     this->store_dv(dv);

@@ -14,6 +14,7 @@ struct Consumer {
   using S = Scores<Config>;
   using Dq = DqSplit<Config>;
   static constexpr int kM = Config::kBlockM, kN = Config::kBlockN, kDqCount = kDqColumns / 2;  // may be 0
+  static constexpr int kChunksOfK = Dq::kTransposed ? 1 : Dq::kFirst / T::K::kWidth;  // to the second warpgroup's columns of dQ
   using DqPart = float[kDqCount == 0 ? 1 : kDqCount];
 
   BackwardParams const& params;
@@ -101,16 +102,17 @@ struct Consumer {
   __device__ __forceinline__ void issue_dk(float (&dk)[Config::kHeadDimQK / 2], uint32_t (&pair)[kM / 4]) {
     issue_gradient<typename T::Q, Config::kHeadDimQK>(dk, pair, smem.q, q());
   }
-  // This warpgroup's part of dQ = dS K
+  // This warpgroup's part of dQ = dS K, or of dQ^T = K^T dS^T.
   __device__ __forceinline__ void issue_dq(DqPart& dq) {
-    Descriptor const a = T::Ds::mn_major(smem.ds + (Dq::kByRows ? warpgroup * T::Ds::kChunkBytes : 0));
-    Descriptor const b = T::K::mn_major(smem.k + (Dq::kByRows ? 0 : warpgroup * (Dq::kFirst / T::K::kWidth) * T::K::kChunkBytes));
+    Descriptor const ds_tile = T::Ds::mn_major(smem.ds + (Dq::kByRows ? warpgroup * T::Ds::kChunkBytes : 0));
+    Descriptor const k_tile = T::K::mn_major(smem.k + (Dq::kByRows ? 0 : warpgroup * kChunksOfK * T::K::kChunkBytes));
     wgmma_hold(dq);
     wgmma_fence();
     CUTE_UNROLL
-    for (int i = 0; i < kN / 16; ++i)
-      Wgmma<Element, kDqColumns>::template ss<Major::kMN, Major::kMN>(dq, a.at(ds() * T::Ds::kBytes + T::Ds::mn_major_step(i)),
-                                                                      b.at(T::K::mn_major_step(i)), i > 0);
+    for (int i = 0; i < kN / 16; ++i) {
+      uint64_t const s = ds_tile.at(ds() * T::Ds::kBytes + T::Ds::mn_major_step(i)), k = k_tile.at(T::K::mn_major_step(i));
+      Wgmma<Element, kDqColumns>::template ss<Major::kMN, Major::kMN>(dq, Dq::kTransposed ? k : s, Dq::kTransposed ? s : k, i > 0);
+    }
     wgmma_commit();
   }
   // Writes a pass of dQ where its writer finds it, once the pass before has been read; pass_dq then tells the writer.
@@ -142,10 +144,16 @@ struct Consumer {
     }
   }
 
+  // Whether a block of scores is masked: kSome asks for each, which costs registers that a block of 80 rows does not have.
+  enum Masked { kNone, kAll, kSome };
+  template <Masked kMasked = kSome>
   __device__ __forceinline__ void exponentiate(float (&s)[kM / 2], int m_block) {
     S::exponentiate(s, smem.lse[q()], params.scale_log2, thread);
-    if (S::Mask::template partial<kM, kN>(params, m_block, tile.n_block)) S::mask(s, params, tile.n_block * kN + first_row, m_block, thread);
+    if constexpr (kMasked != kNone) {
+      if (kMasked == kAll || is_masked(m_block)) S::mask(s, params, tile.n_block * kN + first_row, m_block, thread);
+    }
   }
+  __device__ __forceinline__ bool is_masked(int m_block) const { return S::Mask::template partial<kM, kN>(params, m_block, tile.n_block); }
   __device__ __forceinline__ void await_keys() { ptx::barrier_wait(&smem.kv_full, 0); }
 
   // Registers are scarce in the loop: what only the end wants is computed there.

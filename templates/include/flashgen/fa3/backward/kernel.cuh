@@ -14,7 +14,7 @@ template <class Config>
 struct Backward {
   using Dq = DqSplit<Config>;
   static_assert(Config::kBlockN == (Config::kSplitRoles ? 64 : 128), "a consumer warpgroup holds gradients of 64 keys");
-  static_assert(Config::kBlockM == 64 || (Config::kBlockM == 128 && !Config::kSplitRoles), "64 or 128 query rows at once");
+  static_assert(Config::kBlockM == 64 || ((Config::kBlockM == 80 || Config::kBlockM == 128) && !Config::kSplitRoles), "64, 80 or 128 query rows at once");
   static_assert(Config::kConsumerWarpgroups == 2 && Config::kThreads == 384, "two consumer warpgroups, one for copies");
   static_assert(Config::kHeadDimQK % 8 == 0 && Config::kHeadDimV % 8 == 0 && Config::kHeadDimQK <= 256 && Config::kHeadDimV <= 256,
                 "head dimensions are multiples of 8 up to 256");

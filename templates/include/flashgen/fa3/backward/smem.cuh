@@ -13,19 +13,22 @@ struct Tiles {
   using Dout = SmemTile<Element, Config::kBlockM, Config::kHeadDimV, Config::kChunkV>;
   using K = SmemTile<Element, Config::kBlockN, Config::kHeadDimQK, Config::kChunkQK>;
   using V = SmemTile<Element, Config::kBlockN, Config::kHeadDimV, Config::kChunkV>;
-  using Ds = SmemTile<Element, Config::kBlockN, Config::kBlockM, 64>;  // dS^T: a row is a key
+  using Ds = SmemTile<Element, Config::kBlockN, Config::kBlockM, Config::kBlockM % 64 == 0 ? 64 : 16>;  // dS^T: a row is a key
   static constexpr int kStepsQK = (Config::kHeadDimQK + 15) / 16;      // products take their K index in steps of 16: zeros past the head dimension
   static constexpr int kStepsV = (Config::kHeadDimV + 15) / 16;
 };
 
-// Who computes which part of dQ = dS K: with 128 rows each warpgroup 64 of them, with 64 rows each some columns, whole chunks of K.
+// Who computes which part of dQ = dS K: with 128 rows each warpgroup 64 of them, with 64 rows each some columns, whole chunks of K. Other numbers
+// of rows are no product's height: then each computes 64 columns, transposed, dQ^T = K^T dS^T.
 template <class Config>
 struct DqSplit {
-  static constexpr bool kByRows = Config::kBlockM == 128;
+  static constexpr bool kByRows = Config::kBlockM == 128, kTransposed = Config::kBlockM % 64 != 0;
   static constexpr int kHeadDim = Config::kHeadDimQK, kChunk = Config::kChunkQK;
   static constexpr int kHalf = (kHeadDim / 2 + kChunk / 2) / kChunk * kChunk;
-  static constexpr int kFirst = kByRows ? kHeadDim : kHalf == 0 ? (kChunk < kHeadDim ? kChunk : kHeadDim) : kHalf < kHeadDim ? kHalf : kHeadDim;
-  static constexpr int kColumns[2] = {kFirst, kByRows ? kHeadDim : kHeadDim - kFirst};  // of warpgroup 0 and 1
+  static constexpr int kSome = kHalf == 0 ? (kChunk < kHeadDim ? kChunk : kHeadDim) : kHalf < kHeadDim ? kHalf : kHeadDim;
+  static constexpr int kFirst = kTransposed ? Config::kBlockM : kByRows ? kHeadDim : kSome;
+  static constexpr int kColumns[2] = {kFirst, kTransposed || kByRows ? kFirst : kHeadDim - kFirst};  // of the products of warpgroup 0 and 1
+  static_assert(!kTransposed || (kHeadDim == 128 && kChunk == 64), "transposed, each warpgroup has a chunk of K: 64 of 128 columns");
   static constexpr int kPasses = Config::kDqPasses;  // parts of its columns that a warpgroup hands to the dQ writer one after another
   static_assert(kFirst % (8 * kPasses) == 0 && kColumns[1] % (8 * kPasses) == 0, "a pass is whole columns of products");
   // Floats of a pass, and where a warpgroup's first one lies in the accumulator of a block of rows.
