@@ -50,8 +50,8 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError(f"dq_passes: got {plan.dq_passes} without split_roles; legal: 1", key="dq_passes")
     if roles and plan.keys_in_registers:
         return PlanError("keys_in_registers: got true with split_roles; legal: false", key="keys_in_registers")
-    if plan.stores_first and plan.dq_passes > 1:
-        why = f"got true with {plan.dq_passes} dq_passes; legal: false, or one pass"
+    if plan.stores_first and plan.dq_passes > 1 and not plan.deterministic:
+        why = f"got true with {plan.dq_passes} dq_passes, not deterministic; legal: false, or one pass"
         return PlanError(f"stores_first: {why}", key="stores_first")
     return register_problem(plan) or swizzle_problem(plan) or _transposed_problem(plan) or _dq_problem(plan)
 

@@ -28,10 +28,10 @@ def block_n_of(split_roles: bool) -> int:
 def stores_first_of(split_roles: bool, dq_passes: int, deterministic: bool) -> bool:
     """Whether it pays that the first block of keys to add to a block of dq stores it, and nobody zeroes it before.
 
-    Asking who is first takes a way to global memory and back. A second pass would wait for it, and with roles every
-    warpgroup does, since its products need the room of dq; in a fixed order nobody needs to ask.
+    In a fixed order the first is known. Else asking takes a way to global memory and back: a second pass would wait for
+    it, and with roles every warpgroup does, since its products need the room of dq.
     """
-    return dq_passes == 1 and (deterministic or not split_roles)
+    return deterministic or (dq_passes == 1 and not split_roles)
 
 
 def stages_ds_of(split_roles: bool) -> int:

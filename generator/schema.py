@@ -115,8 +115,8 @@ class KernelConfig(_Strict):
     )
     stores_first: StrictBool | Auto = Field(
         default="auto",
-        description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Only with one pass "
-        "of dQ. auto: true, with split_roles only of a deterministic one.",
+        description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Not with "
+        "several passes of dQ, unless deterministic. auto: true if deterministic, or with one pass and no split_roles.",
     )
     warpgroups: StrictInt | Auto = Field(
         default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3; in the backward 2."

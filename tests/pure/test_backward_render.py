@@ -41,7 +41,7 @@ def test_config_struct_holds_the_plan() -> None:
         "kStagesDo": "2",
         "kStagesDs": "1",
         "kDqPasses": "2",
-        "kStoresFirst": "false",
+        "kStoresFirst": "true",
         "kConsumerWarpgroups": "2",
         "kChunkQK": "32",
         "kChunkV": "32",
@@ -114,7 +114,8 @@ def test_to_yaml_is_the_plan(dims: tuple[int, int], deterministic: bool) -> None
 
 
 def test_describe() -> None:
-    about = describe(plan_backward(KernelSpec.backward(head_dim=128), BackwardRequest(block_m=64, block_n=128)))
+    tile = BackwardRequest(block_m=64, block_n=128)
+    about = describe(plan_backward(KernelSpec.backward(head_dim=128), tile))
     assert about.flop == 5 * 2 * 64 * 128 * 128
     assert about.matrix_cycles == about.flop / 4096
     assert about.exp2_cycles == 64 * 128 / 16
@@ -124,7 +125,7 @@ def test_describe() -> None:
     assert (about.registers, about.register_pool) == (64512, 64512)
     assert about.smem_bytes == 198656
     assert about.workspace_bytes_per_row == 130 * 4 + 8 / 64
-    exact = plan_backward(KernelSpec.backward(head_dim=128, deterministic=True))
+    exact = plan_backward(KernelSpec.backward(head_dim=128, deterministic=True), tile)
     assert describe(exact).workspace_bytes_per_row == about.workspace_bytes_per_row
     assert exact.workspace_bytes(1, 1, 64 * 64) == 64 * 64 * about.workspace_bytes_per_row
     padded = describe(plan_backward(KernelSpec.backward(head_dim=72)))

@@ -21,6 +21,7 @@ SPECS = [
     KernelSpec.backward(head_dim=72, dtype="fp16"),
     KernelSpec.backward(head_dim=128, mask="causal", deterministic=True),
     KernelSpec.backward(head_dim=192, head_dim_v=128),
+    KernelSpec.backward(head_dim=128),
     KernelSpec.backward(head_dim=256),
 ]
 NAMES = [field.name for field in fields(BackwardRequest)]
@@ -47,7 +48,7 @@ def everything(spec: KernelSpec) -> list[BackwardPlan]:
 def feasible(spec: KernelSpec) -> set[BackwardPlan]:
     """All plans with up to three stages, whatever their swizzles and wherever their keys are."""
     base = plan_backward(spec)
-    tile = [(False, 64, 128), (False, 128, 128), (True, 64, 64)]
+    tile = [(False, 64, 128), (False, 80, 128), (False, 128, 128), (True, 64, 64)]
     found = set()
     flag = (False, True)
     for (roles, m, n), q, do, passes, qk, v, keys, stores in itertools.product(
@@ -103,13 +104,14 @@ def test_what_the_planner_prefers_comes_first_in_each_tile(spec: KernelSpec) -> 
 def test_the_kernels_limits_are_kept(spec: KernelSpec) -> None:
     """By keys dq goes at once and dS has two stages; by roles dS has one, which is where it is written.
 
-    Only by keys each warpgroup has keys of its own to keep, and only one pass of dq can be stored by who is first.
+    Only by keys each warpgroup has keys of its own to keep, and who is first stores several passes of dq only in
+    a fixed order.
     """
     for made in everything(spec):
         assert made.stages_ds == (1 if made.split_roles else 2)
         assert made.split_roles or made.dq_passes == 1
         assert not (made.split_roles and made.keys_in_registers)
-        assert not (made.stores_first and made.dq_passes > 1)
+        assert not made.stores_first or made.deterministic or made.dq_passes == 1
 
 
 @pytest.mark.parametrize(("spec", "fits"), [(SPECS[1], True), (SPECS[2], True), (SPECS[3], False)])
@@ -119,8 +121,9 @@ def test_keys_are_tried_in_registers_where_they_fit(spec: KernelSpec, fits: bool
 
 
 @every_spec
-def test_storing_first_is_tried_both_ways_in_one_pass(spec: KernelSpec) -> None:
-    found = {made: made.stores_first for made in everything(spec) if made.dq_passes == 1}
+def test_storing_first_is_tried_both_ways_in_one_pass_or_in_a_fixed_order(spec: KernelSpec) -> None:
+    found = {made: made.stores_first for made in everything(spec) if spec.deterministic or made.dq_passes == 1}
+    assert spec.deterministic == any(made.dq_passes > 1 for made in found)
     assert {replace(made, stores_first=not stores) for made, stores in found.items()} == set(found)
 
 

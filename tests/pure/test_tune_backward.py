@@ -108,9 +108,11 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     third = machine()
     assert search(third, 512, 4096, state=TuneState(path)).run() == expected
     assert (third.timed, third.verified) == ([], [])
-    steady = machine()
-    search(steady, 512, 4096, spec=KernelSpec.backward(head_dim=128, mask="causal", deterministic=True)).run()
-    assert len(steady.timed) == len(whole.timed), "the deterministic one is another kernel"
+    exact = KernelSpec.backward(head_dim=128, mask="causal", deterministic=True)
+    fresh, steady = machine(), machine()
+    search(fresh, 512, 4096, spec=exact).run()
+    search(steady, 512, 4096, spec=exact, state=TuneState(path)).run()
+    assert steady.timed == fresh.timed != [], "the deterministic one is another kernel: nothing is known of it"
 
 
 def test_the_yaml_builds_the_winner() -> None:
@@ -139,13 +141,18 @@ def test_the_yaml_builds_the_winner() -> None:
 
 
 def test_the_page_says_how_many_plans_there_are() -> None:
-    def count(head_dim: int) -> int:
-        tiles = first_round(KernelSpec.backward(head_dim=head_dim), [], 10**6)
+    def count(head_dim: int, **changes: object) -> int:
+        tiles = first_round(KernelSpec.backward(head_dim=head_dim, **changes), [], 10**6)  # type: ignore[arg-type]
         return len({made for base in tiles for made in (base, *family_of(base))})
 
     page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
     counts = {head_dim: count(head_dim) for head_dim in (40, 64, 80, 128, 256)}
     assert f"A backward has fewer plans, {counts[256]} for head dim 256 to {counts[40]} for 40." in page
+    exact = {head_dim: count(head_dim, deterministic=True) for head_dim in counts}
+    assert f"A deterministic one has {exact[256]} to {exact[40]}" in page
+    assert (exact[256], exact[40]) == (min(exact.values()), max(exact.values()))
+    full, causal = counts[128], count(128, mask="causal")
+    assert f"{full} for head dim 128 with `mask: full`, of which {full - causal} have 80 query rows" in page
     assert counts[256] == min(counts.values())
     assert counts[40] == max(counts.values())
 
