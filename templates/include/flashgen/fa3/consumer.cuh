@@ -1,10 +1,12 @@
 #pragma once
 // A consumer warpgroup: 64 query rows of each tile against all their key blocks, last block first (FlashAttention-3, Shah et al. 2024).
 //
-// With kOverlap the products of two blocks are in flight while one's softmax runs; with kPingPong two warpgroups take turns, so that one's
-// softmax hides behind the other's products:
+// With kOverlap the products of two blocks are in flight together; with kPingPong two warpgroups take turns, so that one's softmax hides behind the
+// other's products:
 //   warpgroup 0: | S(n) O(n+1) issued | softmax(n) ........ | S(n-1) O(n) issued | ...
 //   warpgroup 1: | softmax(n+1) ..... | S(n) O(n+1) issued  | softmax(n) ....... | ...
+// Softmax(n) waits for S(n) alone, but with kLazyRescale for O(n+1) too: its P take the registers that O(n+1) reads. That costs less than it saves,
+// no pass over the scores for their maximum and no P in float32 beside the packed ones.
 // Where later rows see more keys, a warpgroup skips the tile's last blocks that only the others see, but takes its turns.
 #include <flashgen/attention/mask.cuh>
 #include <flashgen/attention/softmax.cuh>
@@ -29,7 +31,7 @@ struct Consumer {
   Descriptor const q_tiles, k_tiles, v_tiles;
   PipelineState<Config::kStagesQ> q;
   PipelineState<Config::kStages> k, v;
-  float scores[kBlockN / 2];             // S, then P in float32
+  float scores[kBlockN / 2];             // S; then P in float32, but with kLazyRescale S is kept
   float acc[Config::kHeadDimV / 2];      // O, not yet normalised
   uint32_t p[kBlockN / 4];               // P as A operand: 16-bit pairs
   Softmax<kBlockN> softmax;
@@ -103,9 +105,17 @@ struct Consumer {
     for (int i = 0; i < kBlockN / 4; ++i) p[i] = ptx::pack<Element>(scores[2 * i], scores[2 * i + 1]);
   }
   __device__ __forceinline__ void rescale() {
-    if (Config::kLazyRescale && !softmax.wants_rescale()) return;
+    if (Config::kLazyRescale && !softmax.raised) return;
     CUTE_UNROLL
     for (int i = 0; i < Config::kHeadDimV / 2; ++i) acc[i] *= softmax.rescale[i / 2 % 2];
+  }
+
+  // A block's P from its scores; lazy: in p already, else in scores.
+  template <bool kMasked>
+  __device__ __forceinline__ void probabilities(int first_row, int block) {
+    if constexpr (kMasked) mask(first_row, block);
+    if constexpr (Config::kLazyRescale) softmax.template update_lazily<Element, kMasked>(scores, p, params.scale_log2);
+    else softmax.template update<false, kMasked>(scores, params.scale_log2);
   }
 
   // One block after the first: its scores, and the output of the block before it.
@@ -118,32 +128,31 @@ struct Consumer {
       if constexpr (Config::kRescaleEarly) rescale();  // while S is computed; else after O's product, while the other warpgroup computes
       await_v();
       issue_output();
-      pass_turn();
-      wgmma_wait<1>();
-      wgmma_hold(scores);
-      release_k();
-      if constexpr (kMasked) mask(first_row, block);
-      softmax.template update<false, kMasked, Config::kLazyRescale>(scores, params.scale_log2);
-      wgmma_wait<0>();
-      wgmma_hold(acc);
-      release_v();
-      if constexpr (!Config::kRescaleEarly) rescale();
     } else {
       await_v();
       await_turn();
       issue_output();
       issue_scores();
-      pass_turn();
+    }
+    pass_turn();
+    if constexpr (Config::kOverlap && !Config::kLazyRescale) {
+      wgmma_wait<1>();
+      wgmma_hold(scores);
+      release_k();
+      probabilities<kMasked>(first_row, block);
+      wgmma_wait<0>();
+      wgmma_hold(acc);
+      release_v();
+    } else {  // lazy: P is packed at once, into the registers that O's product reads
       wgmma_wait<0>();
       wgmma_hold(acc);
       wgmma_hold(scores);
-      release_v();
       release_k();
-      if constexpr (kMasked) mask(first_row, block);
-      softmax.template update<false, kMasked, Config::kLazyRescale>(scores, params.scale_log2);
-      rescale();
+      release_v();
+      probabilities<kMasked>(first_row, block);
     }
-    convert();
+    if constexpr (!(Config::kOverlap && Config::kRescaleEarly)) rescale();
+    if constexpr (!Config::kLazyRescale) convert();
   }
 
   // Of the tile's blocks those that this warpgroup computes: at least one, even if its rows do not see it or do not exist.
@@ -185,7 +194,7 @@ struct Consumer {
     if (skips() && own.end < blocks.end) skip_v();
     int block = own.end - 1;
     if (block >= own.full) mask(first_row, block);
-    softmax.template update<true, true, false>(scores, params.scale_log2);
+    softmax.template update<true, true>(scores, params.scale_log2);
     convert();
     accumulate = 0;
     --block;
