@@ -144,7 +144,8 @@ class KernelConfig(_Strict):
     )
     lazy_rescale: StrictBool | Auto = Field(
         default="auto",
-        description="Leave O's scale while the row maximum grows by less than 2^8; exact all the same. auto: true.",
+        description="Look for a greater row maximum, and rescale O, only once exponentials under the old one add up to "
+        "more than 2^8; exact all the same. auto: true.",
     )
     early_start: StrictBool | Auto = Field(
         default="auto",
