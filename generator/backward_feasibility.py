@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of
+from .backward_plan import (
+    LEAST_OVERHEAD,
+    OVERHEAD,
+    TRANSPOSED_ROWS,
+    WARPGROUPS,
+    BackwardPlan,
+    block_n_of,
+    stages_ds_of,
+)
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
 from .footprint import SMEM_LIMIT
-from .spec import Mask
-
-# Consumer registers that are not accumulators: P and dS as operands, addresses. With 4 fewer the compiler was seen to
-# spill, or to serialise products.
-OVERHEAD = 44
-# With 80 rows P and dS are never operands beside both S and dP, and nothing is kept to ask which blocks are masked.
-OVERHEAD_TRANSPOSED = 32
 
 
 def accumulator_limit(plan: BackwardPlan) -> int:
     """The most accumulator registers a consumer thread may hold without spilling."""
-    return plan.consumer_registers - (OVERHEAD_TRANSPOSED if plan.block_m == TRANSPOSED_ROWS else OVERHEAD)
+    lean = plan.mask_loops and not plan.keys_in_registers
+    return plan.consumer_registers - (LEAST_OVERHEAD if lean else OVERHEAD)
 
 
 def rule_problem(plan: BackwardPlan) -> PlanError | None:
@@ -50,6 +52,8 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError(f"dq_passes: got {plan.dq_passes} without split_roles; legal: 1", key="dq_passes")
     if roles and plan.keys_in_registers:
         return PlanError("keys_in_registers: got true with split_roles; legal: false", key="keys_in_registers")
+    if roles and plan.mask_loops:
+        return PlanError("mask_loops: got true with split_roles; legal: false", key="mask_loops")
     if plan.stores_first and plan.dq_passes > 1 and not plan.deterministic:
         why = f"got true with {plan.dq_passes} dq_passes, not deterministic; legal: false, or one pass"
         return PlanError(f"stores_first: {why}", key="stores_first")
@@ -57,18 +61,16 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
 
 
 def _transposed_problem(plan: BackwardPlan) -> PlanError | None:
-    """Of 80 rows dq is computed transposed, 64 columns of k a warpgroup, and no register is left to ask for a mask."""
+    """Of 80 rows dq is computed transposed, 64 columns of k a warpgroup, and no register is left to ask for masks."""
     if plan.block_m != TRANSPOSED_ROWS:
         return None
-    spec, legal = plan.spec, "64 or 128 query rows"
-    if spec.head_dim_qk != 128:
-        return PlanError(
-            f"tile m: got 80 for head dim qk {spec.head_dim_qk}; legal: 80 with 128, else {legal}", key="tile"
-        )
+    if plan.spec.head_dim_qk != 128:
+        got = f"got 80 for head dim qk {plan.spec.head_dim_qk}"
+        return PlanError(f"tile m: {got}; legal: 80 with 128, else 64 or 128 query rows", key="tile")
     if plan.chunk_qk != 64:
         return PlanError(f"swizzle qk: got {plan.swizzle_qk} with 80 query rows; legal: 128", key="swizzle")
-    if spec.mask != Mask.full:
-        return PlanError(f"tile m: got 80 for mask {spec.mask}; legal: 80 with full, else {legal}", key="tile")
+    if not plan.mask_loops:
+        return PlanError("mask_loops: got false with 80 query rows; legal: true", key="mask_loops")
     return None
 
 

@@ -18,6 +18,9 @@ TRANSPOSED_ROWS = 80  # no height of a product: dq is computed transposed, 64 co
 SIDE_THREADS = 256  # of a block of the preprocess and of the postprocess
 WARPGROUP = 128  # threads
 FLOAT, COUNTER = 4, 8  # bytes
+# Consumer registers that are not accumulators: P and dS as operands, addresses, masks. With 4 fewer the compiler was
+# seen to spill, or to serialise products. Masked blocks in a loop of their own and a late P leave 12 more.
+OVERHEAD, LEAST_OVERHEAD = 44, 32
 
 
 def block_n_of(split_roles: bool) -> int:
@@ -59,6 +62,7 @@ class BackwardPlan(SwizzledPlan):
     split_roles: bool
     keys_in_registers: bool
     stores_first: bool
+    mask_loops: bool
     swizzle_qk: int
     swizzle_v: int
     origin: Origin = field(default="config", compare=False)
@@ -136,6 +140,11 @@ class BackwardPlan(SwizzledPlan):
     def key_registers(self) -> int:
         """Registers of a consumer thread that its 64 keys take as the operand of a product, in steps of 16 columns."""
         return -(-self.spec.head_dim_qk // 16) * 4
+
+    @property
+    def late_p(self) -> bool:
+        """Whether P is converted behind dS, so that no operand is held beside both S and dP."""
+        return self.mask_loops and self.accumulator_registers > self.consumer_registers - OVERHEAD
 
     @property
     def accumulator_registers(self) -> int:

@@ -17,7 +17,7 @@ from .spec import KernelSpec, Op
 
 AUTO = BackwardRequest()
 BY_KEYS_UP_TO = 128  # head dim up to which a warpgroup holds both dk and dv
-WIDE_UP_TO = 64  # head dim up to which 128 query rows at once fit in the registers
+WIDE_UP_TO = 80  # head dim up to which 128 query rows at once fit in the registers
 # (stages of q, stages of dout, passes of dq), from the fastest to what takes least shared memory.
 LEANER = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (2, 1, 2), (1, 1, 1), (1, 1, 2))
 OPTIONAL = ("keys_in_registers", "stores_first")  # what any tile can do without
@@ -80,6 +80,7 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                         split_roles=roles,
                         keys_in_registers=_or(request.keys_in_registers, keys),
                         stores_first=_or(request.stores_first, stores_first_of(roles, passes, spec.deterministic)),
+                        mask_loops=_or(request.mask_loops, not roles),
                         swizzle_qk=swizzle,
                         swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),
                     )

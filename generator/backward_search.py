@@ -59,6 +59,7 @@ def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
                 split_roles=roles,
                 keys_in_registers=False,
                 stores_first=False,
+                mask_loops=not roles,
                 swizzle_qk=swizzle,
                 swizzle_v=natural_v,
             )
@@ -76,22 +77,24 @@ def _natural(spec: KernelSpec) -> tuple[int, int]:
 def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
-    choices = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1], (True, False), (True, False))
+    stages = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
     every = (
         replace(
             base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes,
-            keys_in_registers=keys, stores_first=stores,
+            keys_in_registers=keys, stores_first=stores, mask_loops=loops,
         )
-        for stages_q, stages_do, passes, keys, stores in choices
+        for (stages_q, stages_do, passes), (keys, stores, loops) in itertools.product(
+            stages, itertools.product((True, False), repeat=3)
+        )
     )  # fmt: skip
     return [made for made in every if problem(made) is None]
 
 
-def _preference(made: BackwardPlan) -> tuple[int, bool, bool]:
+def _preference(made: BackwardPlan) -> tuple[int, bool, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
     stores = stores_first_of(made.split_roles, made.dq_passes, made.deterministic)
     leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
-    return leaner, not made.keys_in_registers, made.stores_first != stores
+    return leaner, not made.keys_in_registers, made.stores_first != stores, made.mask_loops == made.split_roles
 
 
 def _distance(base: BackwardPlan, other: BackwardPlan) -> int:

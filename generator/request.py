@@ -55,6 +55,7 @@ TILE_FIELDS = (
 )
 _BOOLEANS = (
     "overlap", "pingpong", "lazy_rescale", "early_start", "split_roles", "keys_in_registers", "stores_first",
+    "mask_loops",
 )  # fmt: skip
 _WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
 
@@ -125,6 +126,7 @@ class BackwardRequest(Request):
     split_roles: bool | None = None
     keys_in_registers: bool | None = None
     stores_first: bool | None = None
+    mask_loops: bool | None = None
     swizzle_qk: int | None = None
     swizzle_v: int | None = None
 

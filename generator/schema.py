@@ -118,6 +118,11 @@ class KernelConfig(_Strict):
         description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Not with "
         "several passes of dQ, unless deterministic. auto: true if deterministic, or with one pass and no split_roles.",
     )
+    mask_loops: StrictBool | Auto = Field(
+        default="auto",
+        description="Backward: masked blocks of rows have a loop of their own, so that no other block asks. Not with "
+        "split_roles, always with 80 rows. auto: true without split_roles.",
+    )
     warpgroups: StrictInt | Auto = Field(
         default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3; in the backward 2."
     )

@@ -18,8 +18,7 @@ struct ByKeys : Consumer<Config, kDqColumns> {
   using typename Base::T;
   using Base::kM;
   using Base::Base;
-  static constexpr bool kLateP = Base::Dq::kTransposed;  // P is converted behind dS, when dP has left its registers
-  static_assert(!kLateP || !Base::S::Mask::kUnevenKeys, "80 rows leave no registers to ask whether a block is masked");
+  static_assert(Config::kMaskLoops || !Config::kLateP, "what asks for each block has no use for the registers that a late P frees");
   static_assert(Config::kStagesDs >= 2, "a warpgroup may write the next dS while the other still reads this one");
   static_assert(Config::kDqPasses == 1, "a warpgroup hands over its part of dQ at once");
 
@@ -38,13 +37,13 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     wgmma_hold(s);
     this->template exponentiate<kMasked>(s, m_block);
     uint32_t p[kM / 4], pair[kM / 4];
-    if constexpr (!kLateP) S::convert(p, s);
+    if constexpr (!Config::kLateP) S::convert(p, s);
     wgmma_wait<0>();
     wgmma_hold(dp);
     S::differentiate(dp, s, this->smem.dpsum[this->dout()], this->thread);
     S::convert(pair, dp);
     S::store(this->smem.ds + this->ds() * T::Ds::kBytes, pair, this->first_row, this->thread);
-    if constexpr (kLateP) S::convert(p, s);
+    if constexpr (Config::kLateP) S::convert(p, s);  // dP has left its registers
     this->issue_dv(dv, p);
     ptx::fence_async_proxy();
     ptx::named_sync(kDsReady, 256);
@@ -69,15 +68,32 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     this->step = this->step.next();
   }
 
-  // All blocks of rows, of which all are masked or none, if not some.
-  template <typename Base::Masked kMasked>
+  // All blocks of rows. With kMaskLoops masked ones have a loop of their own, so that the other one neither asks nor keeps what asking takes; else
+  // one loop asks for each.
   __device__ __forceinline__ void compute_all(float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
     unsigned const blocks = this->tile.blocks(this->params);
-    int m_block = this->tile.start;
-    CUTE_NO_UNROLL
-    while (this->step.index < blocks) {
-      compute<kMasked>(m_block, dk, dv);
-      m_block = this->tile.after(this->params, m_block);
+    if constexpr (!Config::kMaskLoops) {
+      int m_block = this->tile.start;
+      CUTE_NO_UNROLL
+      while (this->step.index < blocks) {
+        compute<Base::kSome>(m_block, dk, dv);
+        m_block = this->tile.after(this->params, m_block);
+      }
+    } else if constexpr (S::Mask::kUnevenKeys) {
+      CUTE_NO_UNROLL
+      while (this->step.index < blocks) {  // a head at a time: its masked blocks are the first ones, or all
+        int m_block = this->tile.first_m_block;
+        CUTE_NO_UNROLL
+        for (; m_block < this->params.m_blocks && this->is_masked(m_block); ++m_block) compute<Base::kAll>(m_block, dk, dv);
+        CUTE_NO_UNROLL
+        for (; m_block < this->params.m_blocks; ++m_block) compute<Base::kNone>(m_block, dk, dv);
+      }
+    } else if (this->is_masked(0)) {  // all are or none is, wherever the rows stand
+      CUTE_NO_UNROLL
+      while (this->step.index < blocks) compute<Base::kAll>(0, dk, dv);
+    } else {
+      CUTE_NO_UNROLL
+      while (this->step.index < blocks) compute<Base::kNone>(0, dk, dv);
     }
     this->pass_dq(this->step.before());
   }
@@ -89,9 +105,7 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     if (this->tile.blocks(this->params) > 0) {
       this->await_keys();
       this->load_keys(keys);
-      if constexpr (!kLateP) compute_all<Base::kSome>(dk, dv);
-      else if (this->is_masked(0)) compute_all<Base::kAll>(dk, dv);
-      else compute_all<Base::kNone>(dk, dv);
+      compute_all(dk, dv);
     }
     this->store_dk(dk);
     this->store_dv(dv);

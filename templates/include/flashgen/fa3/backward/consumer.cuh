@@ -144,7 +144,7 @@ struct Consumer {
     }
   }
 
-  // Whether a block of scores is masked: kSome asks for each, which costs registers that a block of 80 rows does not have.
+  // Whether blocks of scores are masked: kSome asks for each.
   enum Masked { kNone, kAll, kSome };
   template <Masked kMasked = kSome>
   __device__ __forceinline__ void exponentiate(float (&s)[kM / 2], int m_block) {

@@ -20,6 +20,7 @@ struct Backward {
                 "head dimensions are multiples of 8 up to 256");
   static_assert(!Config::kSplitRoles || Dq::kColumns[1] > 0, "both roles have columns of dQ");
   static_assert(!Config::kSplitRoles || !Config::kKeysInRegisters, "with roles both warpgroups have the same keys");
+  static_assert(!Config::kSplitRoles || !Config::kMaskLoops, "with roles one loop asks for each block whether it is masked");
   static_assert(sizeof(Smem<Config>) == Config::kSmemBytes, "the plan's shared memory is not the kernel's");
 
   __device__ __forceinline__ static void consume(BackwardParams const& params, Smem<Config>& smem, int warpgroup) {
