@@ -13,7 +13,8 @@ from flashgen.outputs import fill_empty, new_lse, new_out
 def attend(plan: KernelPlan, q: Tensor, k: Tensor, v: Tensor, softmax_scale: float) -> tuple[Tensor, Tensor]:
     """(out, lse) of checked tensors, over the plan's tiles: block_m query rows against block_n keys at a time.
 
-    Scores and sums are float32; probabilities are rounded to the input dtype before they meet V, as in the kernel.
+    Scores and sums are float32; probabilities are rounded to the input dtype before they meet V, as in the kernel. Row
+    maxima rise with every block, as without ``lazy_rescale``: with it a kernel rounds probabilities of another scale.
     """
     out, lse = new_out(q, v.shape[3]), new_lse(q)
     if q.numel() == 0 or k.numel() == 0:
