@@ -74,6 +74,9 @@ def cases(plan: KernelPlan) -> list[Case]:
         Case(9, 1, 1025, 8, 2, "outliers"),
         Case(1, 1025, 1025, 3, 1, "wide", "surrounded"),
         Case(2, 1023, 1024, 2, 2),
+        Case(1, m + 9, 9 * n + 7, 2, 1, "rising", "surrounded"),
+        Case(1, 1025, 1025, 2, 1, "steep"),
+        Case(2, 4 * n + m, 4 * n - 3, 2, 2, "steep", "surrounded"),  # causal: among rows that see no key
     ]
 
 

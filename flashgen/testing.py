@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-INPUT_KINDS = ("normal", "wide", "outliers", "logits_-100", "logits_-10000")
+INPUT_KINDS = ("normal", "wide", "outliers", "rising", "steep", "logits_-100", "logits_-10000")
+GROWTH = {"rising": 2.8, "steep": 8.0}  # binary orders of magnitude from the last key to the first
 CHUNK = 1 << 25  # scores held at a time
 L2_SAMPLES = 1024  # elements of out from which on its relative L2 error says more than luck
 # Of the dtype's unit roundoff: a relative L2 error that is always allowed. With one key the working precision is exact
@@ -22,7 +23,11 @@ def make_inputs(
     kind: str, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *, dtype: torch.dtype,
     device: str | torch.device = "cpu", seed: int = 0, softmax_scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """q, k, v of these shapes: N(0,1), 3 N(0,1), N(0,1) with 0.1 % of entries times 10, or all logits near a number."""
+    """q, k, v of these shapes: N(0,1), 3 N(0,1), N(0,1) with 0.1 % of entries times 10, or all logits near a number.
+
+    ``rising`` and ``steep``: keys grow towards the first one, so that a kernel that walks from the last block to the
+    first meets greater scores in every block.
+    """
     if kind not in INPUT_KINDS:
         raise ValueError(f"kind: got {kind!r}; expected one of {', '.join(INPUT_KINDS)}")
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -31,6 +36,8 @@ def make_inputs(
         made = [x * 3 for x in made]
     elif kind == "outliers":
         made = [torch.where(torch.rand(x.shape, generator=generator, device=device) < 1e-3, x * 10, x) for x in made]
+    elif kind in GROWTH:
+        made[1] *= torch.exp2(GROWTH[kind] * torch.linspace(1, 0, k[1], device=device))[None, :, None, None]
     elif kind != "normal":
         scale = 1 / math.sqrt(q[-1]) if softmax_scale is None else softmax_scale
         middle = math.sqrt(-float(kind.removeprefix("logits_")) / (scale * q[-1]))

@@ -161,7 +161,11 @@ def test_kinds_of_numbers_are_what_they_say() -> None:
             assert (logits - middle).abs().max() < 0.2 * abs(middle)
     with pytest.raises(ValueError, match="expected one of normal"):
         problem("strange")
-    assert len(INPUT_KINDS) == 5
+    for kind, ratio in (("rising", 2**2.8), ("steep", 2**8)):
+        k = make_inputs(kind, (1, 1, 1, 256), (1, 65, 8, 256), (1, 65, 8, 8), dtype=torch.bfloat16)[1].float()
+        assert (k[:, 0].std() / k[:, -1].std()).item() == pytest.approx(ratio, rel=0.1)
+        assert k[:, -1].std().item() == pytest.approx(1, abs=0.05)
+    assert len(INPUT_KINDS) == 7
 
 
 def test_the_seed_decides() -> None:
