@@ -9,12 +9,10 @@ from torch import Tensor
 
 from flashgen.backward_calls import BackwardLauncher, Gradients, Operands
 from flashgen.backward_select import check_backward, select_backward
-from flashgen.callable_kernel import Kernel
 from flashgen.calls import Launcher
 from flashgen.cpu import attend
 from flashgen.cpu_backward import attend_backward
-from flashgen.errors import NotAvailableError, PlanError
-from flashgen.generator.spec import KernelSpec
+from flashgen.errors import NotAvailableError
 from flashgen.loading import kernel_for
 from flashgen.outputs import new_gradients, new_lse, new_out
 from flashgen.select import check_scale, check_tensors, select
@@ -30,20 +28,7 @@ for _schema in (
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _forward_of(spec: KernelSpec, keys: int) -> Kernel:
-    """The forward for so many keys, when a backward fits too: refused here, and not after a whole model has run."""
-    try:
-        kernel_for(spec.backward_of(), keys)
-    except PlanError as error:
-        raise NotAvailableError(
-            f"gradients for head dims {spec.head_dim_qk} of q, k and {spec.head_dim_v} of v are not available yet "
-            f"({error}): pad q and k with zeros and give softmax_scale, or call under torch.no_grad()"
-        ) from None
-    kernel: Kernel = kernel_for(spec, keys)
-    return kernel
-
-
-_launch = Launcher(lambda spec, keys: _forward_of(spec, keys).loaded)
+_launch = Launcher(lambda spec, keys: kernel_for(spec, keys).loaded)
 _launch_backward = BackwardLauncher(lambda spec, keys: kernel_for(spec, keys).loaded)
 
 
@@ -58,7 +43,7 @@ def _train_cpu(
     q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    kernel = _forward_of(select(q, k, v, causal=causal), k.shape[1])
+    kernel = kernel_for(select(q, k, v, causal=causal), k.shape[1])
     return attend(kernel.plan, q, k, v, check_scale(softmax_scale, q.shape[3]))
 
 

@@ -34,7 +34,7 @@ class HeadDim(_Strict):
 class Tile(_Strict):
     """Rows and columns of the score matrix that a thread block works on at a time."""
 
-    m: StrictInt = Field(description="Query rows: 64 for each consumer warpgroup, to 192; in the backward 64 or 128.")
+    m: StrictInt = Field(description="Query rows: 64 for each consumer warpgroup, to 192; backward: 64, 80 or 128.")
     n: StrictInt = Field(description="Keys of a block: 16, 32, ... 256; in the backward 128, with split_roles 64.")
 
 
@@ -100,8 +100,7 @@ class KernelConfig(_Strict):
         default="auto", description="Backward: tiles of dS in shared memory. auto: 2, with split_roles 1."
     )
     dq_passes: StrictInt | Auto = Field(
-        default="auto",
-        description="Backward: parts in which a warpgroup hands over its columns of dQ: more take less shared memory.",
+        default="auto", description="Backward: parts in which dQ is handed over: more take less shared memory."
     )
     split_roles: StrictBool | Auto = Field(
         default="auto",
@@ -119,9 +118,7 @@ class KernelConfig(_Strict):
         "several passes of dQ, unless deterministic. auto: true if deterministic, or with one pass and no split_roles.",
     )
     mask_loops: StrictBool | Auto = Field(
-        default="auto",
-        description="Backward: masked blocks of rows have a loop of their own, so that no other block asks. Not with "
-        "split_roles, always with 80 rows. auto: true without split_roles.",
+        default="auto", description="Backward: masked blocks have a loop of their own. auto: true without split_roles."
     )
     warpgroups: StrictInt | Auto = Field(
         default="auto", description="Consumer warpgroups of 64 rows: m / 64, 1 to 3; in the backward 2."

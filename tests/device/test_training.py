@@ -170,14 +170,10 @@ def test_a_transformer_learns_as_it_does_with_torch_s_attention() -> None:
     assert worst < 0.01, f"losses differ by up to {worst:.1%}: {ours[::10]} and {theirs[::10]}"
 
 
-def test_head_dims_without_a_backward_are_refused() -> None:
-    q, k, v = (torch.randn(1, 65, 2, d, device=DEVICE).bfloat16() for d in (16, 16, 256))
-    with torch.no_grad():
-        expected = flashgen.attention(q, k, v)
-    with pytest.raises(flashgen.NotAvailableError, match="gradients for head dims 16 of q, k and 256 of v"):
-        flashgen.attention(q.requires_grad_(), k, v)
-    wide = (F.pad(x, (0, 8)) for x in (q, k))
-    out = flashgen.attention(*wide, v, softmax_scale=0.25)
-    assert isinstance(out, Tensor)
-    torch.testing.assert_close(out, expected, atol=1e-2, rtol=1e-2)
-    assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+def test_head_dims_far_apart_have_the_gradients_of_padded_ones() -> None:
+    q, k, v = (torch.randn(1, 65, 2, d, device=DEVICE).bfloat16().requires_grad_() for d in (16, 16, 256))
+    wide = [F.pad(x, (0, 8)) for x in (q, k)]
+    outs = flashgen.attention(q, k, v), flashgen.attention(*wide, v, softmax_scale=0.25)
+    given, expected = (torch.autograd.grad(out.sum(), (q, k, v)) for out in outs)  # type: ignore[union-attr]
+    for got, want in zip((outs[0], *given), (outs[1], *expected), strict=True):
+        torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)

@@ -15,7 +15,7 @@ from flashgen.generator import (
     plan_backward,
     plan_entry,
 )
-from flashgen.generator.backward_feasibility import problem
+from flashgen.generator.backward_feasibility import accumulator_limit, problem
 
 
 def backward(head_dim: int, **changes: object) -> BackwardPlan:
@@ -65,7 +65,9 @@ def backward(head_dim: int, **changes: object) -> BackwardPlan:
             {"block_m": 128},
             "needs 264192 bytes of shared memory; 232448 are available; nearest that fits: tile {m: 64, n: 128}",
         ),
-        (136, {"split_roles": False}, "needs 200 accumulator registers a thread; 196 are available of 240"),
+        (256, {"mask_loops": True, "split_roles": True}, "mask_loops: got true with split_roles; legal: false"),
+        (152, {"split_roles": False}, "needs 216 accumulator registers a thread; 208 are available of 240"),
+        (136, {"split_roles": False, "mask_loops": False}, "needs 200 accumulator registers a thread; 196 are"),
     ],
 )
 def test_refusals(dims: int, changes: dict[str, object], message: str) -> None:
@@ -76,9 +78,9 @@ def test_refusals(dims: int, changes: dict[str, object], message: str) -> None:
 
 def test_the_nearest_that_is_named_fits() -> None:
     for dims, changes in (
-        (256, {"stages_q": 3}), (128, {"block_m": 128}), (136, {"split_roles": False}),
+        (256, {"stages_q": 3}), (128, {"block_m": 128}), (152, {"split_roles": False}),
         (128, {"keys_in_registers": True}), (256, {"keys_in_registers": True}),
-        (256, {"stores_first": True, "stages_q": 3}),
+        (256, {"stores_first": True, "stages_q": 3}), (256, {"mask_loops": True}),
     ):  # fmt: skip
         with pytest.raises(PlanError) as caught:
             backward(dims, **changes)
@@ -90,6 +92,29 @@ def test_the_nearest_that_is_named_fits() -> None:
         assert problem(made) is None  # type: ignore[arg-type]
         asked = {key for key, value in changes.items() if value is True}
         assert asked <= set(re.findall(r"(\w+): false", near[2])), "what was asked for and does not go with it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "late", "limit"),
+    [
+        ({"block_m": 64}, False, 208),  # 192 accumulators: P need not wait
+        ({"block_m": 80}, True, 208),
+        ({"block_m": 64, "mask_loops": False}, False, 196),
+        ({"split_roles": True}, False, 196),
+    ],
+)
+def test_a_loop_for_masked_blocks_and_a_late_p_leave_more_registers(
+    changes: dict[str, object], late: bool, limit: int
+) -> None:
+    made = backward(128, **changes)
+    assert (made.late_p, accumulator_limit(made)) == (late, limit)
+    assert made.late_p == (made.accumulator_registers > 196)
+
+
+def test_keys_in_registers_are_operands_and_leave_no_more() -> None:
+    assert [accumulator_limit(backward(96, keys_in_registers=keys)) for keys in (True, False)] == [196, 208]
+    assert backward(136, split_roles=False).late_p, "200 accumulators"
+    assert backward(72).late_p
 
 
 def test_keys_that_do_not_fit_in_registers_are_refused_at_their_key() -> None:

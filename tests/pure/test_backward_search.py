@@ -51,12 +51,13 @@ def feasible(spec: KernelSpec) -> set[BackwardPlan]:
     tile = [(False, 64, 128), (False, 80, 128), (False, 128, 128), (True, 64, 64)]
     found = set()
     flag = (False, True)
-    for (roles, m, n), q, do, passes, qk, v, keys, stores in itertools.product(
-        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag
+    for (roles, m, n), q, do, passes, qk, v, keys, stores, loops in itertools.product(
+        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag
     ):
         made = replace(
             base, split_roles=roles, block_m=m, block_n=n, stages_q=q, stages_do=do, stages_ds=1 if roles else 2,
             dq_passes=passes, swizzle_qk=qk, swizzle_v=v, keys_in_registers=keys, stores_first=stores,
+            mask_loops=loops,
         )  # fmt: skip
         if problem(made) is None and (roles or passes == 1):
             found.add(made)
@@ -110,7 +111,8 @@ def test_the_kernels_limits_are_kept(spec: KernelSpec) -> None:
     for made in everything(spec):
         assert made.stages_ds == (1 if made.split_roles else 2)
         assert made.split_roles or made.dq_passes == 1
-        assert not (made.split_roles and made.keys_in_registers)
+        assert not (made.split_roles and (made.keys_in_registers or made.mask_loops))
+        assert made.mask_loops or made.block_m != 80
         assert not made.stores_first or made.deterministic or made.dq_passes == 1
 
 
@@ -125,6 +127,14 @@ def test_storing_first_is_tried_both_ways_in_one_pass_or_in_a_fixed_order(spec: 
     found = {made: made.stores_first for made in everything(spec) if spec.deterministic or made.dq_passes == 1}
     assert spec.deterministic == any(made.dq_passes > 1 for made in found)
     assert {replace(made, stores_first=not stores) for made, stores in found.items()} == set(found)
+
+
+@every_spec
+def test_a_loop_for_masked_blocks_is_tried_both_ways_where_64_or_128_rows_leave_the_registers(spec: KernelSpec) -> None:
+    by_keys = [made for made in everything(spec) if not made.split_roles]
+    leave = {made for made in by_keys if made.block_m != 80 and made.accumulator_registers <= 196}
+    assert {replace(made, mask_loops=not made.mask_loops) for made in leave} == leave
+    assert all(made.mask_loops for made in set(by_keys) - leave)
 
 
 def test_swizzles_narrower_than_natural_are_for_an_even_division_of_dq() -> None:
@@ -144,7 +154,9 @@ def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> 
     for start in (base, odd):
         others = [plan_backward(spec, request) for request in siblings(start)]
         changed = [{name for name in NAMES if getattr(start, name) != getattr(made, name)} for made in others]
-        assert set().union(*changed) <= {"stages_q", "stages_do", "dq_passes", "keys_in_registers", "stores_first"}
+        assert set().union(*changed) <= {
+            "stages_q", "stages_do", "dq_passes", "keys_in_registers", "stores_first", "mask_loops"
+        }  # fmt: skip
         assert [len(names) for names in changed] == sorted(len(names) for names in changed)
         assert all(changed)
 

@@ -62,10 +62,22 @@ def test_deterministic_is_a_feature_of_the_backward() -> None:
 
 
 def test_every_shipped_forward_has_its_backwards() -> None:
+    """Of each problem, whatever ranges of keys either has."""
     specs = {entry.spec for path in shipped_configs() for entry in load_config(path)}
     forwards = [spec for spec in specs if spec.op is Op.attention_fwd]
     assert forwards
-    assert {spec.backward_of(steady) for spec in forwards for steady in (False, True)} == specs - {*forwards}
+    backwards = {spec.any_length for spec in specs - {*forwards}}
+    assert {spec.backward_of(steady) for spec in forwards for steady in (False, True)} == backwards
+
+
+def test_a_backward_has_ranges_of_keys_of_its_own() -> None:
+    short, long = load_config(BASE + "features: [deterministic]\nkeys: [{below: 640}, {from: 640}]\n")
+    name = "attention_bwd_fa3_sm90a_bf16_d128_full_deterministic"
+    assert [short.spec.name, long.spec.name] == [f"{name}_below640", f"{name}_from640"]
+    assert [short.spec.meant_for(keys) for keys in (0, 639, 640)] == [True, True, False]
+    assert [long.spec.meant_for(keys) for keys in (0, 639, 640)] == [False, False, True]
+    assert short.spec.any_length == long.spec.any_length == KernelSpec.backward(head_dim=128, deterministic=True)
+    assert plan_entry(short).entry_points[0] == f"{name}_below640_preprocess"
 
 
 def test_features_are_swept_by_a_list_of_lists() -> None:
@@ -80,12 +92,12 @@ def test_features_are_swept_by_a_list_of_lists() -> None:
 def test_every_key_reaches_the_request() -> None:
     (entry,) = load_config(
         BASE + "tile: {m: 64, n: 64}\nstages_q: 2\nstages_do: 1\nstages_ds: 3\ndq_passes: 2\nsplit_roles: true\n"
-        "keys_in_registers: false\nstores_first: true\nwarpgroups: 2\n"
+        "keys_in_registers: false\nstores_first: true\nmask_loops: false\nwarpgroups: 2\n"
         "registers: {producer: 32, consumer: 232}\nswizzle: {qk: 64, v: 32}\n"
     )
-    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, 64, 32)
+    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, False, 64, 32)
     assert None not in entry.request.explicit.values()
-    assert len(entry.request.explicit) == 14
+    assert len(entry.request.explicit) == 15
 
 
 @pytest.mark.parametrize("key", sorted({*PlanRequest.keys()} - {*BackwardRequest.keys()}))

@@ -37,7 +37,9 @@ def test_the_set_is_complete() -> None:
 
 
 def test_any_number_of_keys_has_one_kernel() -> None:
+    """Of forwards and of backwards: their ranges neither overlap nor leave out a number."""
     problems = {entry.spec.any_length for entry in SHIPPED}
+    assert {entry.spec.op for entry in SHIPPED if entry.spec != entry.spec.any_length} == set(Op), "both have ranges"
     for problem in problems:
         ranges = [entry.spec for entry in SHIPPED if entry.spec.any_length == problem]
         edges = {0, 1, 10**9} | {edge for spec in ranges for edge in (spec.keys_from, spec.keys_below or 0)}
