@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from flashgen.bench_grid import Shape
 from flashgen.errors import NotShippableError
-from flashgen.generator import AnyPlan, AnyRequest, KernelSpec, Op, plan
+from flashgen.generator import AnyPlan, AnyRequest, KernelSpec, plan
 from flashgen.generator.search import distinct_tiles, label
 from flashgen.tune_space import Options, family_of, first_round, incumbent_of, together
 from flashgen.tune_state import Measurement, TuneState
@@ -52,10 +52,7 @@ class Range:
 
 
 class Search:
-    """One problem on one machine. ``run`` may be interrupted at any point: what was measured is in the state.
-
-    A forward gets a plan for each range of lengths, a backward one for all: the best by the geometric mean over them.
-    """
+    """One problem on one machine. ``run`` may be interrupted at any point: what was measured is in the state."""
 
     def __init__(
         self, spec: KernelSpec, shapes: Iterable[Shape], machine: Machine, state: TuneState,
@@ -69,7 +66,6 @@ class Search:
         self.tried: dict[AnyPlan, None] = {}
         self.coarse: Known = {shape: {} for shape in self.shapes}
         self.final: Known = {shape: {} for shape in self.shapes}
-        self._contests = [self.shapes] if spec.op is Op.attention_bwd else [[shape] for shape in self.shapes]
         self._families: dict[AnyPlan, list[AnyPlan]] = {}
         self._seeds = [plan(self.spec, request) for request in seeds]
         self._stage = stage
@@ -120,7 +116,7 @@ class Search:
                     better = [made for made in family if made in known and known[made].over_incumbent > worth]
                     better.sort(key=lambda made: -known[made].over_incumbent)
                     wanted |= dict.fromkeys(together(base, better))
-        leaders = [distinct_tiles(self._ranked(shapes), self.options.keep) for shapes in self._contests]
+        leaders = [distinct_tiles(self._ranked([shape]), self.options.keep) for shape in self.shapes]
         for rank in range(self.options.keep):
             for base in (some[rank] for some in leaders if rank < len(some)):
                 if base not in self._families:
@@ -129,13 +125,13 @@ class Search:
         return [made for made in wanted if made not in self.tried]
 
     def _finalists(self) -> list[AnyPlan]:
-        """The incumbents and the best of each contest, all of them right."""
+        """The incumbents and the best of each shape, all of them right."""
         chosen: dict[AnyPlan, None] = {}
         each = self.options.keep + 1
-        with self._stage("verifying", each * len(self._contests)) as step:
-            for index, shapes in enumerate(self._contests):
+        with self._stage("verifying", each * len(self.shapes)) as step:
+            for index, shape in enumerate(self.shapes):
                 done = 0
-                for made in dict.fromkeys([*(self.incumbents[shape] for shape in shapes), *self._ranked(shapes)]):
+                for made in dict.fromkeys([self.incumbents[shape], *self._ranked([shape])]):
                     if done < each and made not in self.trials.refused and self.trials.verify(made):
                         done += 1
                         chosen[made] = None
@@ -147,14 +143,14 @@ class Search:
         return Found(shape, made, self.incumbents[shape], measured, made in self.trials.right)
 
     def _ranges(self) -> list[Range]:
-        """The fewest ranges whose contests each have a plan within NEAR of their best; ends midway between lengths."""
+        """The fewest ranges with a plan within NEAR of the best on each shape; ends midway between lengths."""
         groups: list[list[Shape]] = []
-        for shapes in self._contests:
+        for shape in self.shapes:
             # Taking as many as fit from the left gives the fewest: what serves a range serves each part of it.
-            if groups and self._serving([*groups[-1], *shapes]):
-                groups[-1].extend(shapes)
+            if groups and self._serving([*groups[-1], shape]):
+                groups[-1].append(shape)
             else:
-                groups.append(list(shapes))
+                groups.append([shape])
         ends = [(a[-1].seqlen_k + b[0].seqlen_k) // 2 for a, b in itertools.pairwise(groups)]
         made = []
         for first, below, group in zip([0, *ends], [*ends, None], groups, strict=True):
@@ -163,13 +159,12 @@ class Search:
         return made
 
     def _serving(self, group: Sequence[Shape]) -> list[AnyPlan]:
-        """Plans that are within NEAR of the best of every contest of a group, the best by their mean first."""
-        contests = [shapes for shapes in self._contests if shapes[0] in group]
-        bests = [self._speed(ranked[0], shapes) if (ranked := self._ranked(shapes)) else 0.0 for shapes in contests]
+        """Plans that are within NEAR of the best on every shape of a group, the best by their mean first."""
+        bests = [self._speed(ranked[0], [shape]) if (ranked := self._ranked([shape])) else 0.0 for shape in group]
         return [
             made
             for made in self._ranked(group)
-            if all(self._speed(made, shapes) * NEAR >= best for shapes, best in zip(contests, bests, strict=True))
+            if all(self._speed(made, [shape]) * NEAR >= best for shape, best in zip(group, bests, strict=True))
         ]
 
     def _winner(self, group: Sequence[Shape]) -> AnyPlan:

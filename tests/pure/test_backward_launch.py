@@ -12,6 +12,8 @@ from torch import Tensor
 from flashgen import calls
 from flashgen.errors import ArgumentError, LaunchError
 from flashgen.generator import KernelSpec, plan_backward
+from flashgen.loaded import LoadedKernel
+from flashgen.loading import kernel_for
 from tests.pure.fake_backward import BackwardMachine, operands
 
 
@@ -139,6 +141,12 @@ def test_a_second_call_makes_nothing_anew(machine: BackwardMachine) -> None:
         machine.backward.into(given, to, None, False, False)  # type: ignore[arg-type]
     assert (len(machine.resolved), len(machine.backward._calls), len(machine.cuda.encoded)) == (1, 1, 4)
     assert len(machine.cuda.launched) == 9
+
+
+def test_the_number_of_keys_picks_the_kernel_that_is_launched(machine: BackwardMachine) -> None:
+    machine.backward._resolve = lambda spec, keys: LoadedKernel(kernel_for(spec, keys).plan, b"CUBIN")
+    before = {keys: machine.run_backward(operands(sk=keys, dv=128))[0] for keys in (767, 768)}
+    assert {keys: each.grid[0] for keys, each in before.items()} == {767: 8 * 5, 768: 8 * 4}, "64 rows a block, then 80"
 
 
 @pytest.mark.parametrize("sizes", [{"b": 0}, {"sq": 0}, {"sk": 0}, {"hq": 0, "hkv": 0}])

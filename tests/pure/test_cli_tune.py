@@ -29,12 +29,11 @@ def test_the_command_tunes_a_backward_of_ones_own(tmp_path: Path, monkeypatch: p
     assert done.exit_code == 0, done.output
     (document,) = json.loads(done.stdout)
     assert document["name"] == "attention_bwd_fa3_sm90a_bf16_d128_causal_deterministic"
-    (only,) = document["ranges"]
-    assert [each["shape"] for each in only["shapes"]] == [
-        "bwd d128 causal B32 H16 S512",
-        "bwd d128 causal B4 H16 S4096",
+    assert [[each["shape"] for each in one["shapes"]] for one in document["ranges"]] == [
+        ["bwd d128 causal B32 H16 S512"],
+        ["bwd d128 causal B4 H16 S4096"],
     ]
-    assert only["plan"]["stages_q"] == 3
+    assert [one["plan"]["stages_q"] for one in document["ranges"]] == [1, 3]
     assert "bwd d128 causal B4 H16 S4096: " in done.stderr
 
 
@@ -49,7 +48,8 @@ def test_the_command_tunes_the_backwards_of_a_config_and_tries_their_plans(
     fake = Fake(backward_milliseconds)
     done = run(fake, monkeypatch, str(config), "--state", str(tmp_path / "state"))
     assert done.exit_code == 0, done.output
-    assert done.stdout.count("kernel: attention_bwd") == 2
+    assert done.stdout.count("kernel: attention_bwd") == 4, "of two problems and two ranges of keys"
+    assert [done.stdout.count(f"keys: {{{ends}}}") for ends in ("from: 0, below: 2304", "from: 2304")] == [2, 2]
     assert any(made.stages_ds == 3 for made, _, _ in fake.timed), "the config's own plan"
 
 
@@ -83,7 +83,9 @@ def test_what_cannot_be_meant_is_refused(words: list[str], says: str, monkeypatc
     assert says in " ".join(done.output.replace("│", " ").split())
 
 
-def test_a_head_dim_without_a_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(Fake(backward_milliseconds), monkeypatch, "--backward", "--head-dim", "16", "--head-dim-v", "256")
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "x.yaml"
+    config.write_text("kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\ntile: {m: 128, n: 128}\n")
+    done = run(Fake(backward_milliseconds), monkeypatch, str(config), "--state", str(tmp_path / "state"))
     assert done.exit_code == USAGE
-    assert "accumulator registers" in done.output
+    assert "bytes of shared memory" in " ".join(done.output.split())

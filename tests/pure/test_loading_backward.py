@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import flashgen
-from flashgen import loading
+from flashgen import loading, training
 from flashgen.artifacts import MANIFEST, read_manifest, write_kernel
 from flashgen.backward_kernel import BackwardKernel
 from flashgen.callable_kernel import Kernel
+from flashgen.cpu_backward import attend_backward
 from flashgen.errors import ArgumentError, ArtifactError
-from flashgen.generator import BackwardRequest, KernelSpec, plan, plan_backward
+from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, plan, plan_backward
 from flashgen.params import backward_digest, forward_digest
+from flashgen.tune_space import incumbent_of
 from tests.pure.test_loading import built
 
 pytestmark = pytest.mark.usefixtures("no_kernels")
@@ -47,6 +51,56 @@ def test_a_folder_of_both_is_loaded_and_preferred(tmp_path: Path) -> None:
     assert loading.kernel_for(spec, 500) is library[spec.name]
     assert library[spec.name].loaded.cubin == b"BACKWARD"
     assert loading.kernel_for(KernelSpec.backward(head_dim=72)) is not library[spec.name]
+
+
+@pytest.mark.parametrize("steady", [False, True])
+@pytest.mark.parametrize(("mask", "edge"), [("full", 768), ("causal", 3072)])
+def test_of_several_that_ship_the_one_meant_for_so_many_keys_is_taken(mask: str, edge: int, steady: bool) -> None:
+    spec = KernelSpec.backward(head_dim=128, mask=mask, deterministic=steady)
+    short, long = (loading.kernel_for(spec, keys) for keys in (edge - 1, edge))
+    assert (short.spec, long.spec) == (replace(spec, keys_below=edge), replace(spec, keys_from=edge))
+    assert (short.plan.block_m, long.plan.block_m) == (64, 80)
+    assert loading.kernel_for(spec, 1) is short
+    assert loading.kernel_for(spec, 1 << 20) is long
+    assert flashgen.get_kernel(short.spec) is short
+    assert flashgen.get_kernel(spec).plan.request == long.plan.request, "without a number: that of long sequences"
+    assert incumbent_of(spec, edge - 1).request == short.plan.request
+
+
+def test_a_loaded_folder_has_backwards_by_the_number_of_keys(tmp_path: Path) -> None:
+    spec = KernelSpec.backward(head_dim=64, deterministic=True)
+    few, many = replace(spec, keys_below=1024), replace(spec, keys_from=1024)
+    for made in (few, many):
+        built_plan = plan_backward(made, BackwardRequest(block_m=64))
+        write_kernel(tmp_path / made.name, built(built_plan, made.name.encode()))  # type: ignore[arg-type]
+        flashgen.load(tmp_path / made.name)
+    assert [loading.kernel_for(spec, keys).loaded.cubin.decode() for keys in (1023, 1024)] == [few.name, many.name]
+    flashgen.unload()
+    flashgen.load(tmp_path / few.name)
+    assert loading.kernel_for(spec, 5000).spec == few, "right for any number, and better than compiling"
+    assert loading.kernel_for(KernelSpec.backward(head_dim=64), 5000).spec.deterministic is False
+
+
+def test_training_asks_for_the_backward_of_its_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BackwardPlan] = []
+
+    def attend(made: BackwardPlan, *given: Any) -> tuple[torch.Tensor, ...]:
+        asked.append(made)
+        return attend_backward(made, *given)
+
+    monkeypatch.setattr(training, "attend_backward", attend)
+    for keys in (767, 768):
+        q, k, v = (torch.randn(1, n, 1, 128).bfloat16().requires_grad_() for n in (3, keys, keys))
+        torch.autograd.grad(flashgen.attention(q, k, v, deterministic=True).sum(), (q, k, v))
+    name = "attention_bwd_fa3_sm90a_bf16_d128_full_deterministic"
+    assert [made.name for made in asked] == [f"{name}_below768", f"{name}_from768"]
+
+
+def test_a_kernel_of_a_range_serves_any_number_of_keys() -> None:
+    short = loading.kernel_for(KernelSpec.backward(head_dim=128), 5)
+    q, k, v = (torch.randn(1, n, 1, 128).bfloat16() for n in (3, 900, 900))
+    out, lse = flashgen.attention(q, k, v, return_lse=True)
+    assert [x.shape for x in short(torch.randn_like(out), q, k, v, out, lse)] == [q.shape, k.shape, v.shape]
 
 
 def test_a_backward_that_takes_other_arguments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

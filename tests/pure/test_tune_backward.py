@@ -1,4 +1,4 @@
-"""The search for a backward on a made-up machine: all stages of the best tiles, one plan for all lengths."""
+"""The search for a backward on a made-up machine: all stages of the best tiles, and plans by the number of keys."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from flashgen.bench_grid import Shape
 from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, load_config, plan_backward, plan_entry
 from flashgen.generator.paths import ROOT
 from flashgen.generator.search import label
 from flashgen.tune import Search
-from flashgen.tune_report import to_config
+from flashgen.tune_report import ranged_plan, to_config
 from flashgen.tune_space import Options, family_of, first_round
 from flashgen.tune_state import TuneState
 from flashgen.tune_trials import LostGpuError
@@ -29,28 +30,51 @@ def search(
 
 def test_tiles_come_first_and_then_all_stages_of_the_best() -> None:
     fake = machine()
-    found = search(fake, 8192)
+    whole = Options(budget=100, keep=3, repetitions=3, finals=4)
+    found = search(fake, 8192, options=whole)
     (only,) = found.run()
     assert (only.plan.stages_q, only.plan.stages_do, only.plan.split_roles) == (3, 1, False)
     assert only.plan.stores_first, "as today: it does not matter on this machine"
-    first = {made.block_n for made, _, _ in fake.timed[:1]}
-    assert first == {64}, "of the other tile one plan, before any other stages of today's"
+    first = {(made.block_m, made.block_n) for made, _, _ in fake.timed[:2]}
+    assert first == {(64, 128), (64, 64)}, "of each other tile one plan, before any other stages of today's 80 rows"
     everything = {made for base in first_round(BACKWARD, [], 10**6) for made in (base, *family_of(base))}
     assert set(found.tried) == everything
-    assert len(everything) <= SMALL.budget
+    assert len(everything) <= whole.budget
     assert only.found[0].verified
-    assert {made for made, _, repetitions in fake.timed if repetitions == SMALL.finals} <= set(fake.verified)
+    assert {made for made, _, repetitions in fake.timed if repetitions == whole.finals} <= set(fake.verified)
 
 
-def test_one_plan_serves_all_lengths_and_it_is_the_best_on_average() -> None:
-    found = search(machine(), 512, 4096)
-    (only,) = found.run()
+def test_each_length_gets_its_own_plan_and_neighbours_share_one() -> None:
+    ranges = search(machine(), 512, 1024, 4096).run()
+    assert [(each.first, each.below) for each in ranges] == [(0, 2560), (2560, None)]
+    assert [(each.plan.stages_q, each.plan.stages_do) for each in ranges] == [(1, 3), (3, 1)]
+    assert [[found.shape.seqlen_k for found in each.found] for each in ranges] == [[512, 1024], [4096]]
+    found = [found.measured.over_incumbent for each in ranges for found in each.found]
+    assert found == pytest.approx([1 / 0.90] * 3)
+    assert [ranged_plan(each).name for each in ranges] == [f"{BACKWARD.name}_below2560", f"{BACKWARD.name}_from2560"]
+
+
+def test_one_plan_that_is_nearly_best_on_all_lengths_serves_them() -> None:
+    def nearly(made: BackwardPlan, at: Shape) -> float:
+        if made.block_m != 64 or not (made.stores_first and made.mask_loops):
+            return 1.1
+        return 0.905 if (made.stages_q, made.stages_do) == (3, 3) else backward_milliseconds(made, at)
+
+    (only,) = search(Fake(nearly), 512, 4096).run()
     assert (only.first, only.below) == (0, None)
     assert (only.plan.stages_q, only.plan.stages_do) == (3, 3), "best on neither length"
-    assert [each.shape.seqlen_k for each in only.found] == [512, 4096]
-    assert [each.measured.over_incumbent for each in only.found] == pytest.approx([1 / 0.92] * 2)
-    fastest = [max(known.values(), key=lambda one: one.over_incumbent) for known in found.coarse.values()]
-    assert [one.over_incumbent for one in fastest] == pytest.approx([1 / 0.90] * 2)
+
+
+def test_incumbents_by_the_number_of_keys_stay_where_each_is_best() -> None:
+    """Today 80 rows serve long sequences and 64 short ones: one plan for both would make one of them slower."""
+
+    def today(made: BackwardPlan, at: Shape) -> float:
+        return 1.0 if made.block_m == (80 if at.seqlen_k > 3000 else 64) and not made.split_roles else 1.2
+
+    found = search(Fake(today), 512, 8192)
+    ranges = found.run()
+    assert [each.plan for each in ranges] == [found.incumbents[shape(n, "bwd")] for n in (512, 8192)]
+    assert [each.plan.block_m for each in ranges] == [64, 80]
 
 
 def test_a_budget_keeps_the_nearest_stages() -> None:
@@ -67,31 +91,32 @@ def test_the_incumbent_stays_unless_it_is_beaten_clearly() -> None:
     def nearly(made: BackwardPlan, _: object) -> float:
         return 0.997 if made.stages_q == 3 else 1.0
 
-    found = search(Fake(nearly), 512, 4096)
+    found = search(Fake(nearly), 4096, 8192)
     (only,) = found.run()
     assert only.plan == plan_backward(BACKWARD)
-    (better,) = search(Fake(lambda made, at: nearly(made, at) ** 2), 512, 4096).run()
+    (better,) = search(Fake(lambda made, at: nearly(made, at) ** 2), 4096, 8192).run()
     assert better.plan.stages_q == 3
 
 
 @pytest.mark.parametrize("trick", ["wrong", "spills", "broken", "fails"])
 def test_what_is_wrong_never_wins(trick: str) -> None:
-    fake = machine(**{trick: lambda made: (made.stages_q, made.stages_do) == (3, 3)})
-    found = search(fake, 512, 4096)
+    fake = machine(**{trick: lambda made: (made.stages_q, made.stages_do) == (1, 3)})
+    found = search(fake, 512)
     (only,) = found.run()
-    assert (only.plan.stages_q, only.plan.stages_do) != (3, 3)
+    assert (only.plan.stages_q, only.plan.stages_do) == (3, 3), "the best but for what is wrong"
     assert only.found[0].verified
-    assert any((made.stages_q, made.stages_do) == (3, 3) for made in found.trials.refused)
+    assert any((made.stages_q, made.stages_do) == (1, 3) for made in found.trials.refused)
 
 
 def test_a_kernel_that_hangs_is_not_tried_again(tmp_path: Path) -> None:
-    hanging = (3, 3, False, True)
-    bad = {"hangs": lambda made: (made.stages_q, made.stages_do, made.split_roles, made.stores_first) == hanging}
+    hanging = plan_backward(BACKWARD, BackwardRequest(block_m=64, block_n=128, stages_q=1, stages_do=3))
+    bad = {"hangs": lambda made: made == hanging}
     state = tmp_path / "state.jsonl"
-    with pytest.raises(LostGpuError, match=r"64x128 q3 do3 ds2 dq1 stores\): it did not come back"):
-        search(machine(**bad), 512, 4096, state=TuneState(state)).run()
-    (only,) = search(machine(**bad), 512, 4096, state=TuneState(state)).run()
-    assert (only.plan.stages_q, only.plan.stages_do, only.plan.stores_first) == (3, 3, False), "as good, and comes back"
+    with pytest.raises(LostGpuError, match=r"64x128 q1 do3 ds2 dq1 stores\): it did not come back"):
+        search(machine(**bad), 512, state=TuneState(state)).run()
+    (only,) = search(machine(**bad), 512, state=TuneState(state)).run()
+    assert (only.plan.stages_q, only.plan.stages_do) == (1, 3), "as good, and comes back"
+    assert only.plan != hanging
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -117,7 +142,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_the_yaml_builds_the_winner() -> None:
     spec = KernelSpec.backward(head_dim=128, mask="causal", deterministic=True)
-    (only,) = ranges = search(machine(), 512, 4096, spec=spec).run()
+    (only,) = ranges = search(machine(), 4096, 8192, spec=spec).run()
     text = to_config(ranges, "a made-up GPU", "13.0.88")
     assert [plan_entry(entry) for entry in load_config(text)] == [only.plan]
     assert text.splitlines()[3:] == [
@@ -128,16 +153,15 @@ def test_the_yaml_builds_the_winner() -> None:
         "head_dim: 128",
         "mask: causal",
         "features: [deterministic]",
-        "tile: {m: 64, n: 128}",
-        "stages_q: 3",
-        "stages_do: 3",
+        "tile: {m: 80, n: 128}",
+        "stages_q: 3",  # and so stages_do: 1
         "split_roles: false",
     ]
     comment = "\n".join(text.splitlines()[:3])
     assert comment.startswith("# Tuned on a made-up GPU with NVRTC 13.0.88.")
-    assert "# bwd d128 causal B1 H16 S512: " in comment
     assert "# bwd d128 causal B1 H16 S4096: " in comment
-    assert comment.count("1.087 x incumbent, ") == comment.count(" x cuDNN") == 2
+    assert "# bwd d128 causal B1 H16 S8192: " in comment
+    assert comment.count("1.111 x incumbent, ") == comment.count(" x cuDNN") == 2
 
 
 def test_the_page_says_how_many_plans_there_are() -> None:
@@ -151,16 +175,20 @@ def test_the_page_says_how_many_plans_there_are() -> None:
     exact = {head_dim: count(head_dim, deterministic=True) for head_dim in counts}
     assert f"A deterministic one has {exact[256]} to {exact[40]}" in page
     assert (exact[256], exact[40]) == (min(exact.values()), max(exact.values()))
-    full, causal = counts[128], count(128, mask="causal")
-    assert f"{full} for head dim 128 with `mask: full`, of which {full - causal} have 80 query rows" in page
+    assert counts[128] == count(128, mask="causal")
+    tiles = first_round(KernelSpec.backward(head_dim=128), [], 10**6)
+    (high,) = (base for base in tiles if isinstance(base, BackwardPlan) and base.block_m == 80)
+    assert f"{counts[128]} for head dim 128, of which {1 + len(family_of(high))} have 80 query rows" in page
     assert counts[256] == min(counts.values())
     assert counts[40] == max(counts.values())
 
 
 def test_labels_in_messages_name_the_stages_and_what_is_chosen() -> None:
-    assert label(plan_backward(BACKWARD)) == "64x128 q2 do2 ds2 dq1 stores"
+    assert label(plan_backward(BACKWARD)) == "80x128 q2 do2 ds2 dq1 stores"
+    asks = plan_backward(BACKWARD, BackwardRequest(mask_loops=False))
+    assert label(asks) == "64x128 q2 do2 ds2 dq1 stores asks"
     zeroed = plan_backward(BACKWARD, BackwardRequest(stores_first=False, stages_q=3))
-    assert label(zeroed) == "64x128 q3 do2 ds2 dq1"
+    assert label(zeroed) == "80x128 q3 do1 ds2 dq1"
     keys = plan_backward(KernelSpec.backward(head_dim=64), BackwardRequest(keys_in_registers=True))
     assert label(keys) == "64x128 q2 do2 ds2 dq1 kreg stores"
     roles = plan_backward(KernelSpec.backward(head_dim=256))
