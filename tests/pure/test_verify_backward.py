@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -83,8 +84,11 @@ def write_after(dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     dk.as_strided(dk.shape, dk.stride(), dk.storage_offset() + dk.stride(1))[:, -1] = 0
 
 
-def random_bit(dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-    dq[0, -1, 0, 0] += torch.rand(()).item() * 1e-2
+TURNS = itertools.cycle((0.0, 1e-2))
+
+
+def every_other_time(dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+    dq[0, -1, 0, 0] += next(TURNS)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def random_bit(dq: Tensor, dk: Tensor, dv: Tensor) -> None:
         (lambda dq, dk, dv: dk.mul_(1.1), "dk WRONG"),
         (lambda dq, dk, dv: dv.zero_(), "dv WRONG"),
         (write_after, "memory outside the gradients"),
-        (random_bit, "two runs on the same input differ"),
+        (every_other_time, "two runs on the same input differ"),
     ],
     ids=["nan", "scaled", "zero", "stray", "unsteady"],
 )
