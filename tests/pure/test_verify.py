@@ -57,7 +57,15 @@ def test_a_right_kernel_passes_every_layout(mask: str) -> None:
 def test_the_cases_straddle_the_tile_and_use_everything() -> None:
     made = plan(KernelSpec.forward(head_dim=128, mask="causal"))
     found = cases(made)
-    assert {case.kind for case in found} == {"normal", "wide", "outliers", "rising", "steep", "logits_-100", "logits_-10000"}
+    assert {case.kind for case in found} == {
+        "normal",
+        "wide",
+        "outliers",
+        "rising",
+        "steep",
+        "logits_-100",
+        "logits_-10000",
+    }
     assert {case.layout for case in found} == set(LAYOUTS)
     for size, lengths in ((made.block_m, {c.seqlen_q for c in found}), (made.block_n, {c.seqlen_k for c in found})):
         assert {size, size + 1} <= lengths or {size - 1, size, size + 1} & lengths
