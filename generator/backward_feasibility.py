@@ -102,8 +102,8 @@ def fit_problem(plan: BackwardPlan) -> PlanError | None:
         )
     limit = accumulator_limit(plan)
     if plan.accumulator_registers > limit:
-        without = replace(plan, keys_in_registers=False).accumulator_registers
-        key = "keys_in_registers" if without <= limit else "tile"
+        without = replace(plan, keys_in_registers=False)  # which may hold more (accumulator_limit)
+        key = "keys_in_registers" if without.accumulator_registers <= accumulator_limit(without) else "tile"
         what += " with keys_in_registers" if plan.keys_in_registers else ""
         return PlanError(
             f"{what} and head dim {plan.spec.head_dim_name[1:]} needs {plan.accumulator_registers} accumulator "

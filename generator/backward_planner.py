@@ -92,12 +92,13 @@ def _nearest(refused: BackwardPlan) -> str:
     for request in (tile, AUTO):
         for made in _candidates(refused.spec, request):
             if problem(made) is None:
-                spared = (key for key in OPTIONAL if getattr(refused, key) and not getattr(made, key))
+                changed = [f", {key}: false" for key in OPTIONAL if getattr(refused, key) and not getattr(made, key)]
+                if made.mask_loops and not refused.mask_loops:  # they leave more registers
+                    changed.append(", mask_loops: true")
                 return (
                     f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
                     f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "
-                    f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}"
-                    + "".join(f", {key}: false" for key in spared)
+                    f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}" + "".join(changed)
                 )
     return ""
 

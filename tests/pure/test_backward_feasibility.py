@@ -81,6 +81,7 @@ def test_the_nearest_that_is_named_fits() -> None:
         (256, {"stages_q": 3}), (128, {"block_m": 128}), (152, {"split_roles": False}),
         (128, {"keys_in_registers": True}), (256, {"keys_in_registers": True}),
         (256, {"stores_first": True, "stages_q": 3}), (256, {"mask_loops": True}),
+        (80, {"block_m": 128, "mask_loops": False}), (128, {"block_m": 80, "keys_in_registers": True}),
     ):  # fmt: skip
         with pytest.raises(PlanError) as caught:
             backward(dims, **changes)
@@ -90,8 +91,9 @@ def test_the_nearest_that_is_named_fits() -> None:
         entry = load_config(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: {dims}\n{keys}\n")[0]
         made = plan_entry(entry)
         assert problem(made) is None  # type: ignore[arg-type]
-        asked = {key for key, value in changes.items() if value is True}
-        assert asked <= set(re.findall(r"(\w+): false", near[2])), "what was asked for and does not go with it"
+        named = dict(re.findall(r"(\w+): (true|false)", near[2]))
+        opposite = {key: str(not value).lower() for key, value in changes.items() if isinstance(value, bool)}
+        assert opposite.items() <= named.items(), "what was asked for and does not go with it"
 
 
 @pytest.mark.parametrize(
@@ -117,8 +119,12 @@ def test_keys_in_registers_are_operands_and_leave_no_more() -> None:
     assert backward(72).late_p
 
 
-def test_keys_that_do_not_fit_in_registers_are_refused_at_their_key() -> None:
-    text = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\nstages_q: 1\nkeys_in_registers: true\n"
-    with pytest.raises(PlanError, match=r"^\(text\):6: tile 64x128 with keys_in_registers") as caught:
+@pytest.mark.parametrize(
+    ("rest", "tile"), [("stages_q: 1", "64x128"), ("tile: {m: 80, n: 128}", "80x128")], ids=["64 rows", "80 rows"]
+)
+def test_keys_that_do_not_fit_in_registers_are_refused_at_their_key(rest: str, tile: str) -> None:
+    """Of 80 rows too, which fill all that is left without them."""
+    text = f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\n{rest}\nkeys_in_registers: true\n"
+    with pytest.raises(PlanError, match=rf"^\(text\):6: tile {tile} with keys_in_registers") as caught:
         plan_entry(load_config(text)[0])
     assert caught.value.key == "keys_in_registers"
