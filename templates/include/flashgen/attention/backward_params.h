@@ -47,7 +47,7 @@ struct BackwardParams {
   int seqlen_k;                // Sk
   int m_blocks;                // ceil(Sq / M): the preprocess and the postprocess have m_blocks * Hq * B blocks
   int n_blocks;                // ceil(Sk / N): the main kernel has n_blocks * Hkv * B blocks
-  int heads_per_group;         // key-value heads (of B * Hkv) whose queries and gradients fit in L2 together
+  int heads_per_group;         // key-value heads (of B * Hkv) that share a level of KeyTile's order
   float scale;                 // softmax scale
   float scale_log2;            // softmax scale * log2(e)
 };

@@ -4,7 +4,7 @@
 
 namespace flashgen {
 
-// Where a tile lies: query rows [m_block * M, ...) of one head of one batch. m_block < 0: there is none left.
+// Where a tile lies: M query rows from Mask::first_row(m_block) on, of one head of one batch. m_block < 0: there is none left.
 struct alignas(16) TileCoordinate {
   int m_block, head, batch, padding;
 };

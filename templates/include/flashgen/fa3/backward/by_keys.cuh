@@ -1,6 +1,6 @@
 #pragma once
-// The schedule for head dimensions up to 128: each of two consumer warpgroups has 64 keys and holds their dK and dV. S^T and dP^T are computed
-// transposed, so that P^T and dS^T stay in registers as A operands; only dS goes through shared memory, for dQ, which both warpgroups share.
+// The schedule for head dimensions whose dK and dV one warpgroup holds (up to 128 if they are equal): each of two has 64 keys. S^T and dP^T are
+// computed transposed, so that P^T and dS^T stay in registers as A operands; only dS goes through shared memory, for dQ, which both warpgroups share.
 //
 //   | S dP issued | P = exp2(S - LSE) | dS = P (dP - dpsum), to shared memory | dV issued | both have dS | dQ dK issued | dQ to its writer | dK done |
 //
