@@ -95,6 +95,8 @@ def _nearest(refused: BackwardPlan) -> str:
                 changed = [f", {key}: false" for key in OPTIONAL if getattr(refused, key) and not getattr(made, key)]
                 if made.mask_loops and not refused.mask_loops:  # they leave more registers
                     changed.append(", mask_loops: true")
+                if made.swizzle_qk < refused.swizzle_qk or made.swizzle_v < refused.swizzle_v:  # they pad less
+                    changed.append(f", swizzle: {{qk: {made.swizzle_qk}, v: {made.swizzle_v}}}")
                 return (
                     f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
                     f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "

@@ -82,16 +82,18 @@ def test_the_nearest_that_is_named_fits() -> None:
         (128, {"keys_in_registers": True}), (256, {"keys_in_registers": True}),
         (256, {"stores_first": True, "stages_q": 3}), (256, {"mask_loops": True}),
         (80, {"block_m": 128, "mask_loops": False}), (128, {"block_m": 80, "keys_in_registers": True}),
+        (72, {"block_m": 128, "swizzle_qk": 128, "swizzle_v": 128}),
     ):  # fmt: skip
         with pytest.raises(PlanError) as caught:
             backward(dims, **changes)
         near = re.search(r"nearest that fits: tile (.*?), (split_roles.*)", str(caught.value))
         assert near is not None
-        keys = "\n".join([f"tile: {near[1]}", *near[2].split(", ")])
+        keys = "\n".join([f"tile: {near[1]}", *re.split(r", (?![^{]*})", near[2])])
         entry = load_config(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: {dims}\n{keys}\n")[0]
         made = plan_entry(entry)
         assert problem(made) is None  # type: ignore[arg-type]
         named = dict(re.findall(r"(\w+): (true|false)", near[2]))
+        assert ("swizzle" in near[2]) is ("swizzle_qk" in changes), "narrower ones are named where they are needed"
         opposite = {key: str(not value).lower() for key, value in changes.items() if isinstance(value, bool)}
         assert opposite.items() <= named.items(), "what was asked for and does not go with it"
 
