@@ -6,6 +6,8 @@ It adds up cycles of one SM for a nominal problem (4096 queries and keys), from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .feasibility import TileChoice
 from .footprint import accumulator_limit, accumulator_registers, round_up, usual_swizzle
 from .spec import KernelSpec
@@ -25,6 +27,8 @@ MANY_GROUPS_BELOW = 112  # head dim from which 2 consumer warpgroups beat 3, who
 OTHER_GROUPS = 1.15  # what the other number of warpgroups costs
 # Consumer warpgroups -> accumulator registers below the limit from which the compiler was seen to spill now and then.
 SPARE = {1: 44, 2: 44, 3: 8}
+# The same for who compiles a tile before believing in it: from here on more spill than do not.
+SPARE_IF_COMPILED = {1: 24, 2: 24, 3: 0}
 TIGHT = 2.0  # what a tile costs that may spill
 NARROW_COPY = 1.2  # what copying rows in narrower pieces than usual costs
 HIDDEN = {1: 0.5, 2: 0.85, 3: 0.85}  # consumer warpgroups -> share of the lesser pipe's time that the greater one hides
@@ -55,8 +59,12 @@ def softmax_cycles(spec: KernelSpec, block_m: int, block_n: int) -> float:
     return max(exp2_cycles(block_m, block_n), arithmetic) + 0.25 * min(exp2_cycles(block_m, block_n), arithmetic)
 
 
-def cost(spec: KernelSpec, choice: TileChoice) -> float:
-    """Estimated cycles a query row of the nominal problem takes; less is better."""
+def cost(spec: KernelSpec, choice: TileChoice, spare: Mapping[int, int] = SPARE) -> float:
+    """Estimated cycles a query row of the nominal problem takes; less is better.
+
+    A tile that may spill is charged for it: one whose accumulators leave fewer than ``spare`` registers, by the number
+    of consumer warpgroups.
+    """
     m, n = choice.block_m, choice.block_n
     matrix, softmax = matrix_cycles(spec, m, n), softmax_cycles(spec, m, n)
     hidden = HIDDEN[choice.consumer_warpgroups] if choice.overlap or choice.pingpong else 0.0
@@ -67,6 +75,6 @@ def cost(spec: KernelSpec, choice: TileChoice) -> float:
     usual = (usual_swizzle(d, spec.dtype.bytes) for d in (spec.head_dim_qk, spec.head_dim_v))
     if any(got < wide for got, wide in zip(choice.swizzles, usual, strict=True)):
         penalty *= NARROW_COPY
-    room = accumulator_limit(choice.consumer_warpgroups, choice.consumer_registers) - SPARE[choice.consumer_warpgroups]
+    room = accumulator_limit(choice.consumer_warpgroups, choice.consumer_registers) - spare[choice.consumer_warpgroups]
     penalty *= TIGHT if accumulator_registers(n, spec.head_dim_v) > room else 1.0
     return penalty * (TILE_CYCLES + matrix + blocks * block) / m

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from .backward_plan import BackwardPlan
-from .cost import cost
+from .cost import SPARE_IF_COMPILED, cost
 from .errors import PlanError
 from .feasibility import BLOCK_N_MAX, BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice
 from .footprint import SWIZZLES, natural_swizzle
@@ -46,7 +46,7 @@ def tiles(spec: KernelSpec) -> list[PlanRequest]:
     every = (planned(spec, PlanRequest(block_m=m, block_n=n)) for m, n in itertools.product(rows, widths))
     feasible = [made for made in every if made is not None]
     found: dict[KernelPlan, PlanRequest] = {}
-    for made in sorted(feasible, key=lambda made: (cost(spec, _choice(made)), -made.block_n)):
+    for made in sorted(feasible, key=lambda made: (cost(spec, _choice(made), SPARE_IF_COMPILED), -made.block_n)):
         for changes in ({}, {"rescale": _other(made)}, {"swizzle_qk": SWIZZLES[0], "swizzle_v": SWIZZLES[0]}):
             changed = _changed(made, changes)
             if changed is not None:

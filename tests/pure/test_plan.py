@@ -22,7 +22,7 @@ from flashgen.generator import (
     plan,
     plan_entry,
 )
-from flashgen.generator.cost import cost, exp2_cycles, matrix_cycles
+from flashgen.generator.cost import SPARE_IF_COMPILED, cost, exp2_cycles, matrix_cycles
 from flashgen.generator.feasibility import TileChoice
 from flashgen.generator.footprint import SMEM_LIMIT, accumulator_limit
 from flashgen.generator.shipped import _requests, shipped_path, shipped_request
@@ -172,3 +172,6 @@ def test_model_prefers_a_tile_that_does_more_at_a_time() -> None:
     wide = TileChoice(128, 128, 2, 1, 2, 24, 240, True, True, Epilogue.tile, 128, 128)
     assert cost(D128, wide) < cost(D128, replace(wide, block_n=32))
     assert cost(D128, wide) < cost(D128, replace(wide, overlap=False, pingpong=False))
+    # Who compiles a tile before believing in it takes one whose registers are nearly all used.
+    tight = replace(wide, block_n=160)
+    assert cost(D128, tight, SPARE_IF_COMPILED) < cost(D128, wide) < cost(D128, tight)
