@@ -7,16 +7,12 @@ import torch
 
 import flashgen
 from flashgen.cpu_backward import attend_backward
-from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, PlanError, plan_backward
+from flashgen.generator import BackwardPlan, KernelSpec, PlanError, plan_backward
 from flashgen.generator.backward_feasibility import accumulator_limit
 from flashgen.generator.backward_search import siblings, tiles
 from flashgen.testing import make_inputs
 from flashgen.testing_backward import judge_gradients
-
-
-def backward(qk: int, v: int | None = None, mask: str = "full", **changes: object) -> BackwardPlan:
-    spec = KernelSpec.backward(head_dim=qk, head_dim_v=v, mask=mask)
-    return plan_backward(spec, BackwardRequest(**changes))  # type: ignore[arg-type]
+from tests.pure.backward_plans import backward
 
 
 @pytest.mark.parametrize(

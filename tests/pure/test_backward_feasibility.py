@@ -6,20 +6,9 @@ import re
 
 import pytest
 
-from flashgen.generator import (
-    BackwardPlan,
-    BackwardRequest,
-    KernelSpec,
-    PlanError,
-    load_config,
-    plan_backward,
-    plan_entry,
-)
+from flashgen.generator import PlanError, load_config, plan_entry
 from flashgen.generator.backward_feasibility import accumulator_limit, problem
-
-
-def backward(head_dim: int, **changes: object) -> BackwardPlan:
-    return plan_backward(KernelSpec.backward(head_dim=head_dim), BackwardRequest(**changes))  # type: ignore[arg-type]
+from tests.pure.backward_plans import backward
 
 
 @pytest.mark.parametrize(

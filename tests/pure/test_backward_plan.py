@@ -26,13 +26,10 @@ from flashgen.generator.errors import ConfigError
 from flashgen.generator.footprint import SMEM_LIMIT
 from flashgen.generator.paths import INCLUDE
 from flashgen.generator.shipped import shipped_request
+from tests.pure.backward_plans import backward
 
 SMEM = INCLUDE / "flashgen" / "fa3" / "backward" / "smem.cuh"
 PARAMS = INCLUDE / "flashgen" / "attention" / "backward_params.h"
-
-
-def backward(qk: int, v: int | None = None, **changes: object) -> BackwardPlan:
-    return plan_backward(KernelSpec.backward(head_dim=qk, head_dim_v=v), BackwardRequest(**changes))  # type: ignore[arg-type]
 
 
 def test_shipped_choices_are_taken_when_nothing_is_asked() -> None:
