@@ -1,4 +1,4 @@
-"""The shapes that speed is measured on, and the best known peer's speed on each as a multiple of cuDNN's."""
+"""The shapes that speed is measured on, and the best peer's speed, as a multiple of cuDNN's, where it is known."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Shape:
 
 
 # fmt: off
-# mask, head dim, batch, query heads, key heads, query length, key length, bar
+# mask, head dim, batch, query heads, key heads, query length, key length, bar, head dim of v where it is another
 GRID: tuple[Shape, ...] = tuple(Shape(*row) for row in (
     ("full", 64, 32, 32, 32, 512, 512, 1.000),
     ("full", 64, 16, 32, 32, 1024, 1024, 1.000),
@@ -139,6 +139,8 @@ GRID: tuple[Shape, ...] = tuple(Shape(*row) for row in (
     ("causal", 160, 4, 16, 16, 4096, 4096, 1.227),
     ("full", 192, 4, 16, 16, 4096, 4096, 1.114),
     ("causal", 192, 4, 16, 16, 4096, 4096, 1.168),
+    ("full", 192, 4, 16, 16, 4096, 4096, None, 128),
+    ("causal", 192, 4, 16, 16, 4096, 4096, None, 128),
     ("causal", 128, 2, 32, 8, 8192, 8192, 1.254),
     ("full", 128, 1, 32, 8, 2048, 32768, 1.114),
     ("causal", 128, 1, 16, 16, 65536, 65536, 1.332),

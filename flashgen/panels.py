@@ -67,7 +67,8 @@ def bar_labels(bars: Iterable[Bars]) -> tuple[str, list[str]]:
     mixed = len({shape.direction for shape in shapes}) > 1
     labels = []
     for shape in shapes:
-        lines = [f"{shape.direction} " * mixed + f"{_dims(shape)} {shape.mask}"]
+        apart = " " if shape.d_v == shape.head_dim else "\n"  # two head dims are as wide as a group of bars
+        lines = [f"{shape.direction} " * mixed + f"{_dims(shape)}{apart}{shape.mask}"]
         lines += [f"{shape.heads} heads"] if shape.heads != heads else []
         lines += [shape.length] if shape.length != length else []
         labels.append("\n".join(lines))

@@ -36,6 +36,12 @@ ROWS = [
 ]
 
 
+def test_every_shape_of_the_grid_but_two_head_dims_has_a_bar() -> None:
+    assert (len(GRID), len({shape.name for shape in GRID})) == (53, 53)
+    without = [shape.name for shape in (*GRID, *BACKWARD_GRID) if shape.bar is None]
+    assert without == ["fwd d192x128 full B4 H16 S4096", "fwd d192x128 causal B4 H16 S4096"]
+
+
 def test_names_tell_shapes() -> None:
     own = Shape("causal", 192, 1, 32, 8, 2048, 32768, None, 128, "fp16")
     for shape in (*GRID, *BACKWARD_GRID, own):
@@ -104,6 +110,20 @@ def test_the_markdown_table_ends_with_the_ceiling(bare: bool, tmp_path: Path) ->
     ceiling = "NVIDIA H200: a matrix product of 8192 x 8192 bf16 runs at 775 TFLOP/s."
     assert lines[-1] == (held if bare else ceiling)
     assert held in lines
+
+
+def test_rows_without_a_bar_or_cudnn_count_in_no_mean(tmp_path: Path) -> None:
+    barless, alone = "fwd d192x128 full B4 H16 S4096", "fwd d192x128 causal B4 H16 S4096"
+    more = [
+        row(barless, "flashgen", 700, 1.5, None), row(barless, "cudnn", 500, 1.0, None),
+        row(alone, "flashgen", 650, None, None), row(alone, "efficient", 300, None, None),
+    ]  # fmt: skip
+    (tmp_path / "b.json").write_text(json.dumps({"rows": [asdict(each) for each in [*ROWS, *more]]}))
+    lines = markdown(tmp_path / "b.json")
+    assert lines[4:6] == [f"| {barless} | 700 | 500 | 1.500 |  |  |", f"| {alone} | 650 |  |  |  |  |"]
+    assert lines[-1] == "1 of 2 rows at or above the bar; geometric mean 0.996 of it.", "as without them"
+    (tmp_path / "b.json").write_text(json.dumps({"rows": [asdict(each) for each in more]}))
+    assert markdown(tmp_path / "b.json")[-1].startswith(f"| {alone} |"), "nothing to say of bars"
 
 
 def test_the_table_of_a_backward_has_its_memory_and_what_deterministic_costs(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 import flashgen
 from flashgen import bench as bench_module
+from flashgen import host_time
 from flashgen.bench import Row, bench
 from flashgen.bench_backward import borrowed_bytes
 from flashgen.bench_grid import BACKWARD_GRID, GRID, Shape
@@ -140,6 +142,21 @@ def test_a_forward_is_timed_as_ever(timer: Timer, monkeypatch: pytest.MonkeyPatc
     ]  # fmt: skip
     assert rows[1].disagreement < 0.02
     assert timer.slept == []
+
+
+def test_where_cudnn_refuses_a_shape_nothing_is_a_multiple_of_it(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two head dims, no bar: a row of such a grid shape has neither figure."""
+    forward = Shape("causal", 24, 1, 4, 2, 40, 40, None, 16)
+    monkeypatch.setattr(
+        bench_module, "bind", lambda q, k, v, causal: lambda: flashgen.attention(q, k, v, causal=causal)
+    )
+    refused: list[tuple[str, str]] = []
+    monkeypatch.setitem(host_time.BACKENDS, "cudnn", SDPBackend.CUDNN_ATTENTION)  # CPU tensors: it does not take them
+    rows = bench(
+        [forward], backends=["cudnn"], repetitions=2, on_left_out=lambda at, name, _: refused.append((at.name, name))
+    )
+    assert [(row.implementation, row.over_cudnn, row.bar) for row in rows] == [("flashgen", None, None)]
+    assert refused == [(forward.name, "cudnn")]
 
 
 def test_what_a_backward_borrows_is_its_peak_less_its_gradients(timer: Timer) -> None:

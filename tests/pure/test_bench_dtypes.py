@@ -48,7 +48,7 @@ def test_a_shape_of_ones_own_is_timed_in_each_dtype() -> None:
 
 
 def test_fp16_has_kernels_of_its_own_and_no_bar() -> None:
-    assert all(shape.in_dtype("bf16") is shape and shape.bar for shape in GRID)
+    assert all(shape.in_dtype("bf16") is shape for shape in GRID)
     half = Shape.from_name(BF16).in_dtype("fp16")
     assert next(shape for shape in GRID if shape.name == BF16).in_dtype("fp16") == half
     assert half.bar is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from flashgen import bench as bench_module
 from flashgen import bench_document, bench_timing, host_time
 from flashgen import build as build_module
 from flashgen.bench import Row
+from flashgen.cli import bench_table
 from flashgen.generator import load_config, plan_entry
 from flashgen.host_time import HostRow
 from flashgen.peers import PEERS
@@ -82,6 +83,12 @@ def test_the_table_ends_with_who_was_left_out_and_the_ceiling(run: Run, timed: A
         "efficient: left out of 2 of 2 shapes. RuntimeError: too [old]",
         "matrix product of 8192 x 8192 bf16 on NVIDIA H200: 775 TFLOP/s",
     ]
+
+
+def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    row = asdict(replace(ROW, shape="fwd d192x128 full B4 H16 S4096", over_cudnn=None, bar=None))
+    bench_table.show({"gpu": "X", "matrix_product_tflops": 775.4, "rows": [row]}, [])
+    assert capsys.readouterr().out.splitlines()[1].split()[-3:] == ["512", "-", "-"]
 
 
 def test_json_is_one_document_and_notes_go_elsewhere(run: Run, timed: Asked) -> None:

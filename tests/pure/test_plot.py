@@ -36,11 +36,12 @@ def test_the_grid_makes_six_panels_and_bars_of_the_rest() -> None:
     assert panels[0].lengths == [512, 1024, 2048, 4096, 8192, 16384]
     assert panels[3].lengths[-2:] == [16384, 65536]
     assert panels[0].series["cudnn"][512] == 164
-    assert len(bars) == 14
+    assert len(bars) == 16
     assert bars[0].values == {"flashgen": 172, "cudnn": 172}
     common, labels = bar_labels(bars)
     assert common == "One length: S4096, 16 heads unless said otherwise"
     assert labels[:2] == ["d72 full", "d72 causal"]
+    assert labels[-5:-2] == ["d192 causal", "d192x128\nfull", "d192x128\ncausal"]
     assert labels[-2:] == ["d128 causal\n32/8 heads\nS8192", "d128 full\n32/8 heads\nS2048x32768"]
 
 
