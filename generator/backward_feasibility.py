@@ -15,7 +15,11 @@ from .backward_plan import (
 )
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
-from .footprint import SMEM_LIMIT
+from .footprint import SMEM_LIMIT, SWIZZLES
+
+# Registers beside LEAST_OVERHEAD for stepping through several blocks of q and of dout whose rows both lie in narrow
+# pieces. With 4 the compiler was seen to spill; with 8 not, nor with one block of either or whole rows.
+STEPPING = 8
 
 
 def accumulator_limit(plan: BackwardPlan) -> int:
@@ -111,6 +115,12 @@ def fit_problem(plan: BackwardPlan) -> PlanError | None:
             key=key,
         )
     return None
+
+
+def may_spill(plan: BackwardPlan) -> bool:
+    """Whether a plan that fits leaves fewer registers than its steps were seen to take: to use for want of another."""
+    steps = plan.stages_q > 1 and plan.stages_do > 1 and max(plan.swizzle_qk, plan.swizzle_v) < SWIZZLES[0]
+    return steps and plan.late_p and plan.accumulator_registers > accumulator_limit(plan) - STEPPING
 
 
 def problem(plan: BackwardPlan) -> PlanError | None:

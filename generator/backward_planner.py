@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from .backward_feasibility import fit_problem, problem, rule_problem
+from .backward_feasibility import fit_problem, may_spill, problem, rule_problem
 from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .errors import ConfigError, PlanError
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
@@ -37,9 +37,8 @@ def plan_backward(spec: KernelSpec, request: BackwardRequest = AUTO) -> Backward
 
 def _solve(spec: KernelSpec, request: BackwardRequest, origin: Origin) -> BackwardPlan:
     every = [replace(made, origin=origin) for made in _candidates(spec, request)]
-    for made in every:
-        if problem(made) is None:
-            return made
+    if (best := _best(every)) is not None:
+        return best
     legal = [made for made in every if rule_problem(made) is None]
     if not legal:
         reason = rule_problem(every[0])
@@ -51,6 +50,17 @@ def _solve(spec: KernelSpec, request: BackwardRequest, origin: Origin) -> Backwa
     reason = fit_problem(last)
     assert reason is not None
     raise PlanError(reason.message + _nearest(last), key=reason.key)
+
+
+def _best(every: Iterable[BackwardPlan]) -> BackwardPlan | None:
+    """The first that fits, and of those that may spill only where no other fits."""
+    spare = None
+    for made in every:
+        if problem(made) is None:
+            if not may_spill(made):
+                return made
+            spare = spare or made
+    return spare
 
 
 def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[BackwardPlan]:
@@ -90,18 +100,18 @@ def _nearest(refused: BackwardPlan) -> str:
     """The same tile with fewer stages, or else the planner's own choice, where it fits."""
     tile = BackwardRequest(block_m=refused.block_m, block_n=refused.block_n, split_roles=refused.split_roles)
     for request in (tile, AUTO):
-        for made in _candidates(refused.spec, request):
-            if problem(made) is None:
-                changed = [f", {key}: false" for key in OPTIONAL if getattr(refused, key) and not getattr(made, key)]
-                if made.mask_loops and not refused.mask_loops:  # they leave more registers
-                    changed.append(", mask_loops: true")
-                if made.swizzle_qk < refused.swizzle_qk or made.swizzle_v < refused.swizzle_v:  # they pad less
-                    changed.append(f", swizzle: {{qk: {made.swizzle_qk}, v: {made.swizzle_v}}}")
-                return (
-                    f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
-                    f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "
-                    f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}" + "".join(changed)
-                )
+        made = _best(_candidates(refused.spec, request))
+        if made is not None:
+            changed = [f", {key}: false" for key in OPTIONAL if getattr(refused, key) and not getattr(made, key)]
+            if made.mask_loops and not refused.mask_loops:  # they leave more registers
+                changed.append(", mask_loops: true")
+            if made.swizzle_qk < refused.swizzle_qk or made.swizzle_v < refused.swizzle_v:  # they pad less
+                changed.append(f", swizzle: {{qk: {made.swizzle_qk}, v: {made.swizzle_v}}}")
+            return (
+                f"; nearest that fits: tile {{m: {made.block_m}, n: {made.block_n}}}, "
+                f"split_roles: {str(made.split_roles).lower()}, stages_q: {made.stages_q}, "
+                f"stages_do: {made.stages_do}, dq_passes: {made.dq_passes}" + "".join(changed)
+            )
     return ""
 
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
-from .backward_feasibility import problem
+from .backward_feasibility import may_spill, problem
 from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .backward_planner import LEANER
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
@@ -90,11 +90,17 @@ def _family(base: BackwardPlan) -> list[BackwardPlan]:
     return [made for made in every if problem(made) is None]
 
 
-def _preference(made: BackwardPlan) -> tuple[int, bool, bool, bool]:
+def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
     stores = stores_first_of(made.split_roles, made.dq_passes, made.deterministic)
     leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
-    return leaner, not made.keys_in_registers, made.stores_first != stores, made.mask_loops == made.split_roles
+    return (
+        may_spill(made),
+        leaner,
+        not made.keys_in_registers,
+        made.stores_first != stores,
+        made.mask_loops == made.split_roles,
+    )
 
 
 def _distance(base: BackwardPlan, other: BackwardPlan) -> int:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flashgen.generator import PlanError, load_config, plan_entry
-from flashgen.generator.backward_feasibility import accumulator_limit, problem
+from flashgen.generator.backward_feasibility import accumulator_limit, may_spill, problem
 from tests.pure.backward_plans import backward
 
 
@@ -102,6 +102,29 @@ def test_a_loop_for_masked_blocks_and_a_late_p_leave_more_registers(
     made = backward(128, **changes)
     assert (made.late_p, accumulator_limit(made)) == (late, limit)
     assert made.late_p == (made.accumulator_registers > 196)
+
+
+def test_two_stages_of_narrow_pieces_take_registers_that_the_planner_leaves() -> None:
+    """As the compiler was seen to: (stages of q, of dout) of 128 rows, by accumulators of 208."""
+    for (qk, v), accumulators, stages in (
+        ((80, 80), 208, (2, 1)), ((72, 80), 204, (2, 1)), ((80, 72), 204, (2, 1)), ((72, 72), 200, (2, 2)),
+        ((64, 80), 200, (2, 2)), ((64, 96), 208, (2, 2)),
+    ):  # fmt: skip
+        for mask in ("full", "causal"):
+            made = backward(qk, v, mask, block_m=128, block_n=128)
+            assert (made.accumulator_registers, (made.stages_q, made.stages_do)) == (accumulators, stages)
+            assert not may_spill(made)
+    assert backward(72, 80).request == backward(72, 80, block_m=128, block_n=128).request, "nothing need be asked for"
+    wide = backward(128, block_m=80, block_n=128, stages_q=2, stages_do=2)
+    assert (wide.accumulator_registers, may_spill(wide)) == (208, False), "whole rows: it ships, and does not spill"
+
+
+def test_what_may_spill_is_built_where_it_is_asked_for_and_named_nowhere() -> None:
+    asked = backward(72, 80, block_m=128, block_n=128, stages_q=2, stages_do=2)
+    assert may_spill(asked)
+    assert backward(72, 80, stages_q=2, stages_do=2).block_m == 64, "with the tile left open, another"
+    with pytest.raises(PlanError, match=r"nearest that fits: tile {m: 128, n: 128}, .* stages_q: 2, stages_do: 1, dq"):
+        backward(72, 80, block_m=128, block_n=128, swizzle_qk=128, swizzle_v=128)
 
 
 def test_keys_in_registers_are_operands_and_leave_no_more() -> None:
