@@ -9,11 +9,14 @@ from .cost import WIDEST
 from .feasibility import BLOCK_N_STEP, MAX_WARPGROUPS, TileChoice, problem
 from .footprint import REGISTER_SPLIT, natural_swizzle, usual_swizzle
 from .request import Epilogue, PlanRequest
-from .spec import KernelSpec
+from .spec import KernelSpec, Mask
 
 STAGES = 2
 STAGES_Q = 2  # the next tile's Q on its way while this one's is used: what short sequences wait for
 USUAL_WARPGROUPS = 2
+# Consumer warpgroups -> registers beside O and O converted that a tile for out takes under a causal mask. There first
+# rows may lie before the first query and leave from registers, so that both ways are there. With fewer it spilled.
+STORING = {1: 64, 2: 60, 3: 34}
 
 
 def candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
@@ -35,13 +38,21 @@ def candidates(spec: KernelSpec, request: PlanRequest) -> Iterator[TileChoice]:
                 consumer_registers=_or(request.consumer_registers, consumer),
                 overlap=overlap,
                 pingpong=groups >= 2 if request.pingpong is None else request.pingpong,
-                epilogue=request.epilogue or Epilogue.tile,
+                epilogue=request.epilogue or _epilogue(spec, groups, _or(request.consumer_registers, consumer)),
                 swizzle_qk=_or(request.swizzle_qk, usual_swizzle(spec.head_dim_qk, spec.dtype.bytes)),
                 swizzle_v=_or(request.swizzle_v, usual_swizzle(spec.head_dim_v, spec.dtype.bytes)),
             )
             leaner = list(_leaner(spec, request, usual))
             # A refusal is told of the leanest: what does not fit even so does not fit at all.
             yield next((choice for choice in leaner if problem(spec, choice) is None), leaner[-1])
+
+
+def _epilogue(spec: KernelSpec, groups: int, registers: int) -> Epilogue:
+    """The faster of those that leave the compiler the registers it needs."""
+    if spec.mask is not Mask.causal:
+        return Epilogue.tile
+    left = registers - spec.head_dim_v // 2 - spec.head_dim_v // 4
+    return Epilogue.tile if left >= STORING.get(groups, STORING[1]) else Epilogue.registers
 
 
 def _leaner(spec: KernelSpec, request: PlanRequest, usual: TileChoice) -> Iterator[TileChoice]:

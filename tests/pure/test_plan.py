@@ -132,6 +132,18 @@ def test_defaults_follow_mask_and_head_dim() -> None:
     assert (made.rescale, made.lazy_rescale, made.early_start) == (Rescale.early, True, False)
 
 
+def test_a_causal_tile_for_out_leaves_registers_to_both_ways_out() -> None:
+    """As the compiler was seen to take: by consumer warpgroups, the widest v that it does not spill for."""
+    for groups, block_n, widest in ((1, 32, 240), (2, 48, 240), (3, 32, 168)):
+        tile = PlanRequest(block_m=64 * groups, block_n=block_n)
+        for mask in ("full", "causal"):
+            for v in (widest, widest + 8):
+                spec = KernelSpec.forward(head_dim=8, head_dim_v=v, mask=mask)
+                fits = mask == "full" or v == widest
+                assert plan(spec, tile).epilogue is (Epilogue.tile if fits else Epilogue.registers)
+                assert plan(spec, replace(tile, epilogue=Epilogue.tile)).epilogue is Epilogue.tile, "where asked for"
+
+
 def test_plan_entry_places_the_error_at_the_key() -> None:
     text = "kernel: attention_fwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\n\ntile: {m: 128, n: 256}\n"
     with pytest.raises(PlanError, match=r"^\(text\):6: tile 128x256"):
