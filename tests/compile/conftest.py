@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from flashgen.compiler import reuse_headers
 from flashgen.generator import KernelSpec, plan, render
 from flashgen.kernel import BuiltKernel
 from flashgen.resources import Resources
@@ -29,6 +31,16 @@ def small() -> str:
 @pytest.fixture(scope="session")
 def toolchain() -> Toolchain:
     return find_toolchain()
+
+
+@pytest.fixture(scope="module")
+def parsed_headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module's kernels are compiled with headers that are parsed once."""
+    folder = tmp_path_factory.mktemp("headers")
+    reuse_headers(folder)
+    yield
+    reuse_headers(None)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

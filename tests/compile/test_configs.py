@@ -6,12 +6,10 @@ plan's to the byte, so a wrong model does not compile.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from flashgen.compiler import reuse_headers
 from flashgen.generator import ConfigEntry, KernelSpec, load_config, shipped_configs
 from flashgen.kernel import build_kernel
 from flashgen.receipts import read_receipts
@@ -19,14 +17,7 @@ from flashgen.receipts import read_receipts
 ENTRIES = [entry for path in shipped_configs() for entry in load_config(path)]
 HEAD_DIMS = [32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256]
 
-
-@pytest.fixture(scope="module", autouse=True)
-def parsed_headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("headers")
-    reuse_headers(folder)
-    yield
-    reuse_headers(None)
-    shutil.rmtree(folder)
+pytestmark = pytest.mark.usefixtures("parsed_headers")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.spec.name)
