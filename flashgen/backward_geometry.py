@@ -49,7 +49,7 @@ def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], so
     # What a block of keys goes through: Q and dO, and the accumulator of dQ.
     bytes_per_row = (head_dim_qk + plan.spec.head_dim_v) * element + head_dim_qk * 4
     bytes_per_head = heads_q // heads_kv * seqlen_q * bytes_per_row
-    if plan.deterministic:
+    if plan.keys_in_order:
         heads = _heads_in_order(plan, batch * heads_kv, bytes_per_head)
     else:
         heads = heads_per_group(batch * heads_kv, 1, bytes_per_head)

@@ -26,7 +26,7 @@ def own_kernels(shape: Shape, given: Sequence[AnyKernel] | None, deterministic: 
 def _label(kernel: AnyKernel) -> str:
     plan = kernel.plan
     if isinstance(plan, BackwardPlan):
-        return plan.label + (" deterministic" if plan.deterministic else "")
+        return plan.label + (" deterministic" if plan.spec.deterministic else "")
     return f"{plan.label} {plan.scheduler} {plan.rescale} {plan.epilogue}"
 
 

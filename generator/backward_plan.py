@@ -28,13 +28,13 @@ def block_n_of(split_roles: bool) -> int:
     return ROWS_BY_KEYS if split_roles else ROWS_BY_KEYS * WARPGROUPS
 
 
-def stores_first_of(split_roles: bool, dq_passes: int, deterministic: bool) -> bool:
+def stores_first_of(split_roles: bool, dq_passes: int, keys_in_order: bool) -> bool:
     """Whether it pays that the first block of keys to add to a block of dq stores it, and nobody zeroes it before.
 
     In a fixed order the first is known. Else asking takes a way to global memory and back: a second pass would wait for
     it, and with roles every warpgroup does, since its products need the room of dq.
     """
-    return deterministic or (dq_passes == 1 and not split_roles)
+    return keys_in_order or (dq_passes == 1 and not split_roles)
 
 
 def stages_ds_of(split_roles: bool) -> int:
@@ -61,6 +61,7 @@ class BackwardPlan(SwizzledPlan):
     consumer_registers: int
     split_roles: bool
     keys_in_registers: bool
+    keys_in_order: bool
     stores_first: bool
     mask_loops: bool
     swizzle_qk: int
@@ -77,11 +78,6 @@ class BackwardPlan(SwizzledPlan):
         """The tile in short, with its stages of q and of dout."""
         roles = " roles" if self.split_roles else ""
         return f"{self.block_m}x{self.block_n}x{self.stages_q}/{self.stages_do}{roles}"
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether dq is added up in the order of the keys."""
-        return self.spec.deterministic
 
     @property
     def dq_columns(self) -> tuple[int, int]:

@@ -67,6 +67,7 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
     """Every plan that honours the request, those to prefer first."""
     widest, element = max(spec.head_dim_qk, spec.head_dim_v), spec.dtype.bytes
     producer, consumer = REGISTER_SPLIT[WARPGROUPS]
+    in_order = _or(request.keys_in_order, spec.deterministic)
     by_tile = None if request.block_n is None else request.block_n == block_n_of(True)
     for roles in _choices(_or(request.split_roles, by_tile), widest > BY_KEYS_UP_TO, widest <= BY_KEYS_UP_TO):
         wide_first = widest <= WIDE_UP_TO and not roles
@@ -89,7 +90,8 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                         consumer_registers=_or(request.consumer_registers, consumer),
                         split_roles=roles,
                         keys_in_registers=_or(request.keys_in_registers, keys),
-                        stores_first=_or(request.stores_first, stores_first_of(roles, passes, spec.deterministic)),
+                        keys_in_order=in_order,
+                        stores_first=_or(request.stores_first, stores_first_of(roles, passes, in_order)),
                         mask_loops=_or(request.mask_loops, not roles),
                         swizzle_qk=swizzle,
                         swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),

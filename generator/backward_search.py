@@ -14,7 +14,7 @@ from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of
 from .backward_planner import LEANER
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest
-from .spec import KernelSpec
+from .spec import KernelSpec, Mask
 
 TILES = ((False, 128), (False, TRANSPOSED_ROWS), (False, 64), (True, 64))  # (split roles, query rows at once)
 STAGES = range(1, 4)  # blocks of q and of dout: the copies of a fourth would wait for nothing but room
@@ -58,6 +58,7 @@ def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
                 consumer_registers=consumer,
                 split_roles=roles,
                 keys_in_registers=False,
+                keys_in_order=spec.deterministic,
                 stores_first=False,
                 mask_loops=not roles,
                 swizzle_qk=swizzle,
@@ -78,25 +79,28 @@ def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
     stages = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
+    # Where all rows see all keys blocks of keys begin all over the rows instead, and no order was faster.
+    orders = {True, base.spec.deterministic} if base.spec.mask is Mask.causal else {base.spec.deterministic}
     every = (
         replace(
             base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes,
-            keys_in_registers=keys, stores_first=stores, mask_loops=loops,
+            keys_in_registers=keys, keys_in_order=in_order, stores_first=stores, mask_loops=loops,
         )
-        for (stages_q, stages_do, passes), (keys, stores, loops) in itertools.product(
-            stages, itertools.product((True, False), repeat=3)
+        for (stages_q, stages_do, passes), in_order, (keys, stores, loops) in itertools.product(
+            stages, sorted(orders), itertools.product((True, False), repeat=3)
         )
     )  # fmt: skip
     return [made for made in every if problem(made) is None]
 
 
-def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool]:
+def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
-    stores = stores_first_of(made.split_roles, made.dq_passes, made.deterministic)
+    stores = stores_first_of(made.split_roles, made.dq_passes, made.keys_in_order)
     leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
     return (
         may_spill(made),
         leaner,
+        made.keys_in_order != made.spec.deterministic,
         not made.keys_in_registers,
         made.stores_first != stores,
         made.mask_loops == made.split_roles,

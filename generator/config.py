@@ -14,8 +14,9 @@ from yaml import MappingNode, Node, SequenceNode
 from . import paths
 from .errors import ConfigError, FlashgenError, closest
 from .request import AnyRequest, BackwardRequest, PlanRequest
-from .schema import LIST_KEYS, HeadDim, KernelConfig, Registers, Swizzle, Tile, foreign_keys, kernel_keys
+from .schema import LIST_KEYS, KernelConfig, foreign_keys, kernel_keys
 from .schema_errors import first_error
+from .schema_values import HeadDim, Registers, Swizzle, Tile
 from .spec import Arch, KernelSpec, Op, default_schedule, word
 from .yaml_nodes import MAX_BYTES, documents, entries, locate, plain, position
 

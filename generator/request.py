@@ -55,7 +55,7 @@ TILE_FIELDS = (
 )
 _BOOLEANS = (
     "overlap", "pingpong", "lazy_rescale", "early_start", "split_roles", "keys_in_registers", "stores_first",
-    "mask_loops",
+    "keys_in_order", "mask_loops",
 )  # fmt: skip
 _WORDS: dict[str, type[StrEnum]] = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
 
@@ -125,6 +125,7 @@ class BackwardRequest(Request):
     consumer_registers: int | None = None
     split_roles: bool | None = None
     keys_in_registers: bool | None = None
+    keys_in_order: bool | None = None
     stores_first: bool | None = None
     mask_loops: bool | None = None
     swizzle_qk: int | None = None

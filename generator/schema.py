@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from .request import BackwardRequest, Epilogue, PlanRequest, Rescale, Scheduler
+from .schema_values import HeadDim, Keys, Registers, Strict, Swizzle, Tile
 from .spec import Arch, Dtype, Feature, Mask, Op, Schedule
 
 Auto = Literal["auto"]
@@ -15,53 +16,11 @@ LIST_KEYS = ("features",)  # a list already: a list of lists sweeps it
 PLAN_KEYS = {Op.attention_fwd: PlanRequest.keys(), Op.attention_bwd: BackwardRequest.keys()}
 
 
-class _Strict(BaseModel):
-    # Strict: no number from a string, no integer from a boolean. Enums alone are read from their words.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 def _from_word(*, description: str, **extra: Any) -> Any:
     return Field(strict=False, description=description, **extra)
 
 
-class HeadDim(_Strict):
-    """Different head dims of q and k, and of v and out."""
-
-    qk: StrictInt = Field(description="Head dim of q and k: a multiple of 8 from 8 to 256.")
-    v: StrictInt = Field(description="Head dim of v and out: a multiple of 8 from 8 to 256.")
-
-
-class Tile(_Strict):
-    """Rows and columns of the score matrix that a thread block works on at a time."""
-
-    m: StrictInt = Field(description="Query rows: 64 for each consumer warpgroup, to 192; backward: 64, 80 or 128.")
-    n: StrictInt = Field(description="Keys of a block: 16, 32, ... 256; in the backward 128, with split_roles 64.")
-
-
-class Registers(_Strict):
-    """Registers a thread for the two kinds of warpgroup (setmaxnreg)."""
-
-    producer: StrictInt = Field(description="Registers of a producer thread: a multiple of 8 from 24 to 256.")
-    consumer: StrictInt = Field(description="Registers of a consumer thread: a multiple of 8 from 24 to 256.")
-
-
-class Swizzle(_Strict):
-    """Bytes of a row that are permuted together in shared memory, and so the width of a copy."""
-
-    qk: StrictInt = Field(description="Bytes of a row of q and k: 32, 64 or 128.")
-    v: StrictInt = Field(description="Bytes of a row of v and out: 32, 64 or 128.")
-
-
-class Keys(_Strict):
-    """For how many keys a kernel is meant. It is right for any number: the range decides which kernel a call takes."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=False)
-
-    first: StrictInt = Field(default=0, alias="from", description="The fewest keys it is meant for.")
-    below: StrictInt | None = Field(default=None, description="One more than the most keys; left out: no end.")
-
-
-class KernelConfig(_Strict):
+class KernelConfig(Strict):
     """One kernel: one point of a config's sweep."""
 
     kernel: Op = _from_word(description="What is computed: attention_fwd or attention_bwd.")
@@ -112,10 +71,15 @@ class KernelConfig(_Strict):
         description="Backward: a warpgroup multiplies its keys from registers, which spares shared memory's bandwidth. "
         "Not with split_roles. auto: true where they fit.",
     )
+    keys_in_order: StrictBool | Auto = Field(
+        default="auto",
+        description="Backward: dQ is added up in the order of the keys, as deterministic asks; short causal sequences "
+        "may be faster so. auto: true if deterministic.",
+    )
     stores_first: StrictBool | Auto = Field(
         default="auto",
         description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Not with "
-        "several passes of dQ, unless deterministic. auto: true if deterministic, or with one pass and no split_roles.",
+        "several passes of dQ, unless keys_in_order. auto: true with keys_in_order, or one pass and no split_roles.",
     )
     mask_loops: StrictBool | Auto = Field(
         default="auto", description="Backward: masked blocks have a loop of their own. auto: true without split_roles."

@@ -171,7 +171,7 @@ def _schedule(plan: AnyPlan) -> str:
     roles += ", its keys in registers" if plan.keys_in_registers else ""
     columns = " and ".join(str(count) for count in plan.dq_columns if count)
     first = "the first stored" if plan.stores_first else "zeroed before"
-    order = "in the order of the keys" if plan.deterministic else "in any order"
+    order = "in the order of the keys" if plan.keys_in_order else "in any order"
     return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), {first}, added {order}"
 
 

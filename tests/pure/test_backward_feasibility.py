@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flashgen.generator import PlanError, load_config, plan_entry
+from flashgen.generator import BackwardRequest, KernelSpec, PlanError, load_config, plan_backward, plan_entry
 from flashgen.generator.backward_feasibility import accumulator_limit, may_spill, problem
 from tests.pure.backward_plans import backward
 
@@ -34,7 +34,7 @@ from tests.pure.backward_plans import backward
         (
             256,
             {"stores_first": True, "dq_passes": 2},
-            "stores_first: got true with 2 dq_passes, not deterministic; legal: false, or one pass",
+            "stores_first: got true with 2 dq_passes, not keys_in_order; legal: false, or one pass",
         ),
         (
             112,
@@ -63,6 +63,12 @@ def test_refusals(dims: int, changes: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError) as caught:
         backward(dims, **changes)
     assert message in str(caught.value)
+
+
+def test_a_deterministic_backward_keeps_the_order() -> None:
+    spec = KernelSpec.backward(head_dim=128, deterministic=True)
+    with pytest.raises(PlanError, match="keys_in_order: got false with deterministic; legal: true"):
+        plan_backward(spec, BackwardRequest(keys_in_order=False))
 
 
 def test_the_nearest_that_is_named_fits() -> None:

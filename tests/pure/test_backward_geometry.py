@@ -6,7 +6,7 @@ import pytest
 
 from flashgen.backward_geometry import backward_geometry
 from flashgen.errors import ArgumentError
-from flashgen.generator import KernelSpec, plan_backward
+from flashgen.generator import BackwardRequest, KernelSpec, plan_backward
 
 
 def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
@@ -49,4 +49,6 @@ def test_in_any_order_few_heads_may_take_twice_of_l2() -> None:
     made, shape = plan_backward(KernelSpec.backward(head_dim=128, mask="causal")), (1, 8192, 32, 128)
     steady = plan_backward(KernelSpec.backward(head_dim=128, mask="causal", deterministic=True))
     assert backward_geometry(made, shape, shape, 1.0).heads_per_group == 8
+    ordered = plan_backward(KernelSpec.backward(head_dim=128, mask="causal"), BackwardRequest(keys_in_order=True))
     assert backward_geometry(steady, shape, shape, 1.0).heads_per_group == 4
+    assert backward_geometry(ordered, shape, shape, 1.0).heads_per_group == 4

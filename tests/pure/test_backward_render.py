@@ -72,6 +72,17 @@ def test_keys_in_registers_and_storing_first_reach_the_kernel(chosen: bool) -> N
     assert said["kStoresFirst"] == str(not chosen).lower()
 
 
+@pytest.mark.parametrize("asked", [None, False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_order_of_the_keys_reaches_the_kernel(asked: bool | None, deterministic: bool) -> None:
+    if deterministic and asked is False:
+        return  # refused
+    spec = KernelSpec.backward(head_dim=128, mask="causal", deterministic=deterministic)
+    text = render(plan_backward(spec, BackwardRequest(keys_in_order=asked)))
+    said = dict(re.findall(r"static constexpr bool (k\w+) = (\w+);", text))
+    assert said["kDeterministic"] == str(deterministic or bool(asked)).lower()
+
+
 @pytest.mark.parametrize(("rows", "loops", "late"), [(64, False, False), (64, True, False), (80, True, True)])
 def test_loops_for_masks_and_when_p_is_converted_reach_the_kernel(rows: int, loops: bool, late: bool) -> None:
     request = BackwardRequest(block_m=rows, block_n=128, mask_loops=loops)

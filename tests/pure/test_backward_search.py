@@ -52,15 +52,16 @@ def feasible(spec: KernelSpec) -> set[BackwardPlan]:
     tile = [(False, 64, 128), (False, 80, 128), (False, 128, 128), (True, 64, 64)]
     found = set()
     flag = (False, True)
-    for (roles, m, n), q, do, passes, qk, v, keys, stores, loops in itertools.product(
-        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag
+    for (roles, m, n), q, do, passes, qk, v, keys, in_order, stores, loops in itertools.product(
+        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag, flag
     ):
         made = replace(
             base, split_roles=roles, block_m=m, block_n=n, stages_q=q, stages_do=do, stages_ds=1 if roles else 2,
-            dq_passes=passes, swizzle_qk=qk, swizzle_v=v, keys_in_registers=keys, stores_first=stores,
-            mask_loops=loops,
+            dq_passes=passes, swizzle_qk=qk, swizzle_v=v, keys_in_registers=keys, keys_in_order=in_order,
+            stores_first=stores, mask_loops=loops,
         )  # fmt: skip
-        if problem(made) is None and (roles or passes == 1):
+        tried = in_order == spec.deterministic or spec.mask == "causal"
+        if problem(made) is None and (roles or passes == 1) and tried:
             found.add(made)
     return found
 
@@ -114,7 +115,7 @@ def test_the_kernels_limits_are_kept(spec: KernelSpec) -> None:
         assert made.split_roles or made.dq_passes == 1
         assert not (made.split_roles and (made.keys_in_registers or made.mask_loops))
         assert made.mask_loops or made.block_m != 80
-        assert not made.stores_first or made.deterministic or made.dq_passes == 1
+        assert not made.stores_first or made.keys_in_order or made.dq_passes == 1
 
 
 @pytest.mark.parametrize(("spec", "fits"), [(SPECS[1], True), (SPECS[2], True), (SPECS[3], False)])
@@ -124,9 +125,16 @@ def test_keys_are_tried_in_registers_where_they_fit(spec: KernelSpec, fits: bool
 
 
 @every_spec
+def test_the_order_of_the_keys_is_tried_both_ways_at_causal_where_nobody_asks_for_it(spec: KernelSpec) -> None:
+    found = {made.keys_in_order for made in everything(spec)}
+    assert found == ({False, True} if spec.mask == "causal" and not spec.deterministic else {spec.deterministic})
+    assert all(made.keys_in_order == spec.deterministic for made in planned(spec)), "tiles are as the planner has them"
+
+
+@every_spec
 def test_storing_first_is_tried_both_ways_in_one_pass_or_in_a_fixed_order(spec: KernelSpec) -> None:
-    found = {made: made.stores_first for made in everything(spec) if spec.deterministic or made.dq_passes == 1}
-    assert spec.deterministic == any(made.dq_passes > 1 for made in found)
+    found = {made: made.stores_first for made in everything(spec) if made.keys_in_order or made.dq_passes == 1}
+    assert not spec.deterministic or any(made.dq_passes > 1 for made in found)
     assert {replace(made, stores_first=not stores) for made, stores in found.items()} == set(found)
 
 
@@ -156,7 +164,7 @@ def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> 
         others = [plan_backward(spec, request) for request in siblings(start)]
         changed = [{name for name in NAMES if getattr(start, name) != getattr(made, name)} for made in others]
         assert set().union(*changed) <= {
-            "stages_q", "stages_do", "dq_passes", "keys_in_registers", "stores_first", "mask_loops"
+            "stages_q", "stages_do", "dq_passes", "keys_in_registers", "keys_in_order", "stores_first", "mask_loops"
         }  # fmt: skip
         assert [len(names) for names in changed] == sorted(len(names) for names in changed)
         assert all(changed)

@@ -92,12 +92,12 @@ def test_features_are_swept_by_a_list_of_lists() -> None:
 def test_every_key_reaches_the_request() -> None:
     (entry,) = load_config(
         BASE + "tile: {m: 64, n: 64}\nstages_q: 2\nstages_do: 1\nstages_ds: 3\ndq_passes: 2\nsplit_roles: true\n"
-        "keys_in_registers: false\nstores_first: true\nmask_loops: false\nwarpgroups: 2\n"
+        "keys_in_registers: false\nkeys_in_order: true\nstores_first: true\nmask_loops: false\nwarpgroups: 2\n"
         "registers: {producer: 32, consumer: 232}\nswizzle: {qk: 64, v: 32}\n"
     )
-    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, False, 64, 32)
+    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, True, False, 64, 32)
     assert None not in entry.request.explicit.values()
-    assert len(entry.request.explicit) == 15
+    assert len(entry.request.explicit) == 16
 
 
 @pytest.mark.parametrize("key", sorted({*PlanRequest.keys()} - {*BackwardRequest.keys()}))

@@ -134,7 +134,7 @@ def test_a_name_of_a_backward_is_enough(run: Run, timed: Asked) -> None:
 def test_kernels_of_a_backward_are_timed_by_themselves(run: Run, timed: Asked) -> None:
     assert run("bench", "attention_bwd_*_bf16_d128_causal*").exit_code == 0
     kernels = timed[0]["kernels"]
-    assert {kernel.plan.deterministic for kernel in kernels} == {False, True}
+    assert {kernel.plan.spec.deterministic for kernel in kernels} == {False, True}
     assert {shape.name[:16] for shape in timed[0]["shapes"]} == {"bwd d128 causal "}
     assert any("_fwd_" in name for name in timed[0]["compiled"])
     assert run("bench", "*_bf16_d128_causal*", "--shape", "*S512").exit_code == 0

@@ -19,7 +19,7 @@ GENERATOR_MAY_IMPORT = {"yaml", "jinja2", "pydantic"}
 # Each may import from itself and from those before it. A new module takes its place here.
 GENERATOR_LAYERS = (
     {"paths", "errors"},
-    {"words", "yaml_nodes"},
+    {"words", "yaml_nodes", "schema_values"},
     {"spec"},
     {"request"},
     {"schema", "schema_errors", "footprint"},
