@@ -104,7 +104,7 @@ def test_origin_is_told_and_is_not_part_of_the_key(stocked: list[ConfigEntry]) -
 def test_loading_a_cached_kernel_is_quick(stocked: list[ConfigEntry]) -> None:
     """Spec to machine code in a process that has done it before: 50 ms at most (about 1 ms on an idle machine)."""
     seconds = []
-    for _ in range(5):
+    for _ in range(20):  # other processes may want the cores too
         begin = time.perf_counter()
         assert build_kernel(stocked[0].spec).cached
         seconds.append(time.perf_counter() - begin)

