@@ -143,6 +143,8 @@ class BackwardLauncher:
             name: Layout(tuple(x.shape), x.stride())
             for name, x in (read | dict(zip(("dq", "dk", "dv"), to, strict=True))).items()
         }
-        call = make_backward_call(self._resolve(spec, k.shape[1]), device, layouts, scale)
+        call = make_backward_call(
+            self._resolve(spec, k.shape[1]), device, properties.multi_processor_count, layouts, scale
+        )
         refused = refused_maps(call, {name: read[name].data_ptr() for name in DESCRIBED})
         return Detour(False, refused) if refused else call

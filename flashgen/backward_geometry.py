@@ -26,25 +26,23 @@ class BackwardGeometry:
     heads_per_group: int
     scale: float
     scale_log2: float
+    grid: int  # blocks of the main kernel
 
     @property
     def row_blocks(self) -> int:
         """Blocks of the preprocess and the postprocess."""
         return self.m_blocks * self.heads_q * self.batch
 
-    @property
-    def key_blocks(self) -> int:
-        """Blocks of the main kernel."""
-        return self.n_blocks * self.heads_kv * self.batch
 
-
-def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], softmax_scale: float) -> BackwardGeometry:
-    """How a problem of these shapes runs."""
+def backward_geometry(
+    plan: BackwardPlan, q: Sequence[int], k: Sequence[int], softmax_scale: float, processors: int
+) -> BackwardGeometry:
+    """How a problem of these shapes runs on a GPU with that many multiprocessors."""
     batch, seqlen_q, heads_q, head_dim_qk = q
     seqlen_k, heads_kv = k[1], k[2]
     m_blocks, n_blocks = plan.m_blocks(seqlen_q), -(-seqlen_k // plan.block_n)
-    tiles = max(m_blocks * batch * heads_q, n_blocks * batch * heads_kv)
-    check_index_limit(tiles, "tiles of queries or keys", seqlen_q, seqlen_k)
+    key_blocks = n_blocks * batch * heads_kv
+    check_index_limit(max(m_blocks * batch * heads_q, key_blocks), "tiles of queries or keys", seqlen_q, seqlen_k)
     element = plan.spec.dtype.bytes
     # What a block of keys goes through: Q and dO, and the accumulator of dQ.
     bytes_per_row = (head_dim_qk + plan.spec.head_dim_v) * element + head_dim_qk * 4
@@ -54,8 +52,9 @@ def backward_geometry(plan: BackwardPlan, q: Sequence[int], k: Sequence[int], so
     else:
         heads = heads_per_group(batch * heads_kv, 1, bytes_per_head)
     return BackwardGeometry(
-        batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E
-    )
+        batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E,
+        min(processors, key_blocks) if plan.persistent else key_blocks,
+    )  # fmt: skip
 
 
 def _heads_in_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:

@@ -18,7 +18,7 @@ from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe
 
 DESCRIBED = ("dout", "q", "k", "v")  # what the copy engine reads: one descriptor each
 STRIDED = ("out", "dout", "dq", "dk", "dv")  # what threads read and write by address
-BORROWED = ("dq_accum", "lse_log2", "dpsum", "dq_state")  # parts of the workspace
+BORROWED = ("dq_accum", "lse_log2", "dpsum", "dq_state", "next_tile")  # parts of the workspace
 
 
 class Addresses(NamedTuple):
@@ -54,7 +54,8 @@ class BackwardCall(DeviceCall[BackwardPlan]):
         object.__setattr__(self, "workspace_bytes", plan.workspace_bytes(*sizes))
         params = backward_params()()
         for name, value in vars(self.geometry).items():
-            setattr(params, name, value)
+            if name != "grid":
+                setattr(params, name, value)
         for name, layout in zip(STRIDED, self.strided, strict=True):
             for which, stride in zip(("batch", "row", "head"), layout.strides, strict=False):
                 setattr(params, f"{name}_{which}_stride", stride)
@@ -76,7 +77,7 @@ class BackwardCall(DeviceCall[BackwardPlan]):
         plan, geometry = self.kernel.plan, self.geometry
         shapes = (
             (geometry.row_blocks, SIDE_THREADS, 0),
-            (geometry.key_blocks, plan.threads, plan.smem_bytes),
+            (geometry.grid, plan.threads, plan.smem_bytes),
             (geometry.row_blocks, SIDE_THREADS, 0),
         )
         runs = []
@@ -97,7 +98,7 @@ def _in_order(runs: Sequence[Callable[[], int]]) -> int:
 
 
 def make_backward_call(
-    kernel: LoadedKernel[BackwardPlan], device: int, layouts: Mapping[str, Layout], softmax_scale: float
+    kernel: LoadedKernel[BackwardPlan], device: int, processors: int, layouts: Mapping[str, Layout], softmax_scale: float
 ) -> BackwardCall:
     """All of a call but its addresses, for legal layouts of dout, q, k, v, out, dq, dk and dv, none empty."""
     plan = kernel.plan
@@ -107,7 +108,7 @@ def make_backward_call(
     }  # fmt: skip
     dout, q, k, v = (describe(*layouts[name], str(plan.spec.dtype), boxes[name]) for name in DESCRIBED)
     a, b, c, d, e = (layouts[name] for name in STRIDED)
-    geometry = backward_geometry(plan, layouts["q"].shape, layouts["k"].shape, softmax_scale)
+    geometry = backward_geometry(plan, layouts["q"].shape, layouts["k"].shape, softmax_scale, processors)
     return BackwardCall(kernel, device, geometry, (dout, q, k, v), (a, b, c, d, e))
 
 

@@ -16,6 +16,7 @@ from .backward_plan import (
 from .errors import PlanError
 from .feasibility import register_problem, swizzle_problem
 from .footprint import SMEM_LIMIT, SWIZZLES
+from .request import Scheduler
 
 # Registers beside LEAST_OVERHEAD for stepping through several blocks of q and of dout whose rows both lie in narrow
 # pieces. With 4 the compiler was seen to spill; with 8 not, nor with one block of either or whole rows.
@@ -58,6 +59,9 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError("keys_in_registers: got true with split_roles; legal: false", key="keys_in_registers")
     if roles and plan.mask_loops:
         return PlanError("mask_loops: got true with split_roles; legal: false", key="mask_loops")
+    if plan.scheduler is Scheduler.static or (roles and plan.persistent):
+        got, legal = (" with split_roles", "single") if roles else ("", "single or dynamic")
+        return PlanError(f"scheduler: got {plan.scheduler}{got}; legal: {legal}", key="scheduler")
     if plan.spec.deterministic and not plan.keys_in_order:
         return PlanError("keys_in_order: got false with deterministic; legal: true", key="keys_in_order")
     if plan.stores_first and plan.dq_passes > 1 and not plan.keys_in_order:

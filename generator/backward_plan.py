@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from .footprint import SMEM_ALIGN, SmemRow, layout, smem_total
-from .request import BackwardRequest, Origin
+from .request import BackwardRequest, Origin, Scheduler
 from .spec import KernelSpec
 from .swizzled import SwizzledPlan
 
@@ -21,6 +21,10 @@ FLOAT, COUNTER = 4, 8  # bytes
 # Consumer registers that are not accumulators: P and dS as operands, addresses, masks. With 4 fewer the compiler was
 # seen to spill, or to serialise products. Masked blocks in a loop of their own and a late P leave 12 more.
 OVERHEAD, LEAST_OVERHEAD = 44, 32
+LATE_P_FROM = 197  # accumulator registers of a thread that leave none for an operand beside both S and dP
+# Producer and consumer registers of a persistent plan: three threads step through tiles, which takes more than the usual
+# 24. Where the consumers can spare no register the usual split is next.
+PERSISTENT_SPLIT = (40, 232)
 
 
 def block_n_of(split_roles: bool) -> int:
@@ -62,6 +66,7 @@ class BackwardPlan(SwizzledPlan):
     split_roles: bool
     keys_in_registers: bool
     keys_in_order: bool
+    scheduler: Scheduler
     stores_first: bool
     mask_loops: bool
     swizzle_qk: int
@@ -78,6 +83,11 @@ class BackwardPlan(SwizzledPlan):
         """The tile in short, with its stages of q and of dout."""
         roles = " roles" if self.split_roles else ""
         return f"{self.block_m}x{self.block_n}x{self.stages_q}/{self.stages_do}{roles}"
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a thread block takes one block of keys after another, as it gets free."""
+        return self.scheduler is Scheduler.dynamic
 
     @property
     def dq_columns(self) -> tuple[int, int]:
@@ -115,8 +125,11 @@ class BackwardPlan(SwizzledPlan):
             ("dq", sum(WARPGROUP * count // self.dq_passes for count in self.dq_registers) * FLOAT, 128),
             ("lse", self.stages_q * m * FLOAT, 128),
             ("dpsum", self.stages_do * m * FLOAT, 128),
-            # Of k and v; full and empty of each stage of q and dout; full (for two writers) and empty of dq's parts.
-            ("barriers", 8 * (1 + 2 * self.stages_q + 2 * self.stages_do + 6), 8),
+            # Which block of keys is here and which is next, and where three threads stand; with padding.
+            ("tiles", 24 if self.persistent else 0, 8),
+            # Of k and v, or full and empty of k, v and the next tile; full and empty of each stage of q and dout; full
+            # (for two writers) and empty of dq's parts.
+            ("barriers", 8 * ((6 if self.persistent else 1) + 2 * self.stages_q + 2 * self.stages_do + 6), 8),
         )
 
     @property
@@ -140,7 +153,7 @@ class BackwardPlan(SwizzledPlan):
     @property
     def late_p(self) -> bool:
         """Whether P is converted behind dS, so that no operand is held beside both S and dP."""
-        return self.mask_loops and self.accumulator_registers > self.consumer_registers - OVERHEAD
+        return self.mask_loops and self.accumulator_registers >= LATE_P_FROM
 
     @property
     def accumulator_registers(self) -> int:
@@ -159,7 +172,8 @@ class BackwardPlan(SwizzledPlan):
     def workspace(self, batch: int, heads_q: int, seqlen_q: int) -> tuple[SmemRow, ...]:
         """What the kernels hand each other in global memory, in order, each part at a multiple of 256 bytes.
 
-        Linear in the query rows: one float32 dq, two numbers a row, and a counter a block.
+        Linear in the query rows: one float32 dq, two numbers a row, and a counter a block; a persistent plan has one
+        counter more.
         """
         blocks = batch * heads_q * self.m_blocks(seqlen_q)
         rows = blocks * self.block_m
@@ -168,6 +182,7 @@ class BackwardPlan(SwizzledPlan):
             ("lse_log2", rows * FLOAT, 256),
             ("dpsum", rows * FLOAT, 256),
             ("dq_state", blocks * COUNTER, 256),
+            ("next_tile", COUNTER if self.persistent and blocks else 0, 256),
             align=256,
         )
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from .backward_feasibility import fit_problem, may_spill, problem, rule_problem
-from .backward_plan import WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
+from .backward_plan import PERSISTENT_SPLIT, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
 from .errors import ConfigError, PlanError
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
-from .request import BackwardRequest, Origin
+from .request import BackwardRequest, Origin, Scheduler
 from .shipped import solve_with_shipped
 from .spec import KernelSpec, Op
 
@@ -66,7 +66,7 @@ def _best(every: Iterable[BackwardPlan]) -> BackwardPlan | None:
 def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[BackwardPlan]:
     """Every plan that honours the request, those to prefer first."""
     widest, element = max(spec.head_dim_qk, spec.head_dim_v), spec.dtype.bytes
-    producer, consumer = REGISTER_SPLIT[WARPGROUPS]
+    scheduler = _or(request.scheduler, Scheduler.single)
     in_order = _or(request.keys_in_order, spec.deterministic)
     by_tile = None if request.block_n is None else request.block_n == block_n_of(True)
     for roles in _choices(_or(request.split_roles, by_tile), widest > BY_KEYS_UP_TO, widest <= BY_KEYS_UP_TO):
@@ -75,7 +75,9 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
         for block_m in _choices(request.block_m, *((128, 64) if wide_first else (64,) if roles else (64, 128))):
             natural = natural_swizzle(spec.head_dim_qk, element)
             for swizzle in _choices(request.swizzle_qk, *(width for width in SWIZZLES if width <= natural)):
-                for (stages_q, stages_do, usual), keys in itertools.product(LEANER, every_keys):
+                for (stages_q, stages_do, usual), keys, (producer, consumer) in itertools.product(
+                    LEANER, every_keys, register_splits(scheduler)
+                ):
                     passes = _or(request.dq_passes, usual)
                     yield BackwardPlan(
                         spec=spec,
@@ -91,11 +93,18 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                         split_roles=roles,
                         keys_in_registers=_or(request.keys_in_registers, keys),
                         keys_in_order=in_order,
+                        scheduler=scheduler,
                         stores_first=_or(request.stores_first, stores_first_of(roles, passes, in_order)),
                         mask_loops=_or(request.mask_loops, not roles),
                         swizzle_qk=swizzle,
                         swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),
                     )
+
+
+def register_splits(scheduler: Scheduler) -> tuple[tuple[int, int], ...]:
+    """Producer and consumer registers to choose from, the better ones first."""
+    usual = REGISTER_SPLIT[WARPGROUPS]
+    return (PERSISTENT_SPLIT, usual) if scheduler is Scheduler.dynamic else (usual,)
 
 
 def _nearest(refused: BackwardPlan) -> str:

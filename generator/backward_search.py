@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 
 from .backward_feasibility import may_spill, problem
 from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of, stages_ds_of, stores_first_of
-from .backward_planner import LEANER
+from .backward_planner import LEANER, register_splits
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
-from .request import BackwardRequest
+from .request import BackwardRequest, Scheduler
 from .spec import KernelSpec, Mask
 
 TILES = ((False, 128), (False, TRANSPOSED_ROWS), (False, 64), (True, 64))  # (split roles, query rows at once)
@@ -59,6 +59,7 @@ def _bases(spec: KernelSpec) -> Iterator[BackwardPlan]:
                 split_roles=roles,
                 keys_in_registers=False,
                 keys_in_order=spec.deterministic,
+                scheduler=Scheduler.single,
                 stores_first=False,
                 mask_loops=not roles,
                 swizzle_qk=swizzle,
@@ -78,28 +79,39 @@ def _natural(spec: KernelSpec) -> tuple[int, int]:
 def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
-    stages = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
+    stages = list(itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1]))
     # Where all rows see all keys blocks of keys begin all over the rows instead, and no order was faster.
     orders = {True, base.spec.deterministic} if base.spec.mask is Mask.causal else {base.spec.deterministic}
+    schedulers = (Scheduler.single,) if roles else (Scheduler.single, Scheduler.dynamic)
     every = (
         replace(
             base, stages_q=stages_q, stages_do=stages_do, stages_ds=stages_ds_of(roles), dq_passes=passes,
-            keys_in_registers=keys, keys_in_order=in_order, stores_first=stores, mask_loops=loops,
+            keys_in_registers=keys, keys_in_order=in_order, stores_first=stores, mask_loops=loops, scheduler=scheduler,
         )
-        for (stages_q, stages_do, passes), in_order, (keys, stores, loops) in itertools.product(
-            stages, sorted(orders), itertools.product((True, False), repeat=3)
+        for scheduler, (stages_q, stages_do, passes), in_order, (keys, stores, loops) in itertools.product(
+            schedulers, stages, sorted(orders), itertools.product((True, False), repeat=3)
         )
     )  # fmt: skip
-    return [made for made in every if problem(made) is None]
+    return [made for asked in every if (made := _with_registers(asked)) is not None]
 
 
-def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool, bool]:
+def _with_registers(plan: BackwardPlan) -> BackwardPlan | None:
+    """With the first split of the registers that its scheduler likes and that fits; None if none does."""
+    for producer, consumer in register_splits(plan.scheduler):
+        made = replace(plan, producer_registers=producer, consumer_registers=consumer)
+        if problem(made) is None:
+            return made
+    return None
+
+
+def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
     stores = stores_first_of(made.split_roles, made.dq_passes, made.keys_in_order)
     leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
     return (
         may_spill(made),
         leaner,
+        made.persistent,
         made.keys_in_order != made.spec.deterministic,
         not made.keys_in_registers,
         made.stores_first != stores,

@@ -126,6 +126,7 @@ class BackwardRequest(Request):
     split_roles: bool | None = None
     keys_in_registers: bool | None = None
     keys_in_order: bool | None = None
+    scheduler: Scheduler | None = None
     stores_first: bool | None = None
     mask_loops: bool | None = None
     swizzle_qk: int | None = None

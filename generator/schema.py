@@ -93,7 +93,8 @@ class KernelConfig(Strict):
     scheduler: Annotated[Scheduler, Field(strict=False)] | Auto = Field(
         default="auto",
         description="How tiles reach thread blocks: one each (single), a persistent grid with a fixed stride (static) "
-        "or with an atomic counter (dynamic). auto: dynamic for causal, static for full.",
+        "or with an atomic counter (dynamic). auto: dynamic for causal, static for full. Backward: single or, without "
+        "split_roles, dynamic; auto: single.",
     )
     overlap: StrictBool | Auto = Field(
         default="auto",

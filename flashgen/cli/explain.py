@@ -172,7 +172,8 @@ def _schedule(plan: AnyPlan) -> str:
     columns = " and ".join(str(count) for count in plan.dq_columns if count)
     first = "the first stored" if plan.stores_first else "zeroed before"
     order = "in the order of the keys" if plan.keys_in_order else "in any order"
-    return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), {first}, added {order}"
+    blocks = "; one block of keys after another" if plan.persistent else ""
+    return f"{roles}, {columns} columns of dq in {plan.dq_passes} pass(es), {first}, added {order}{blocks}"
 
 
 def _yes(value: bool) -> str:

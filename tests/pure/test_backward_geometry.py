@@ -11,8 +11,8 @@ from flashgen.generator import BackwardRequest, KernelSpec, plan_backward
 
 def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
     made = plan_backward(KernelSpec.backward(head_dim=64))
-    many = backward_geometry(made, (70_000, 300, 4, 64), (70_000, 9, 2, 64), 1.0)
-    assert (many.row_blocks, many.key_blocks) == (-(-300 // made.block_m) * 280_000, 140_000)
+    many = backward_geometry(made, (70_000, 300, 4, 64), (70_000, 9, 2, 64), 1.0, 132)
+    assert (many.row_blocks, many.grid) == (-(-300 // made.block_m) * 280_000, 140_000)
     assert 1 <= many.heads_per_group <= 64
     for q, k in (
         ((1 << 30, 1, 4, 64), (1 << 30, 1, 4, 64)),
@@ -20,7 +20,7 @@ def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
         ((1, 1 << 30, 1, 64), (1, 1 << 30, 1, 64)),
     ):
         with pytest.raises(ArgumentError, match="at most 2147418112"):
-            backward_geometry(made, q, k, 1.0)
+            backward_geometry(made, q, k, 1.0, 132)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
 def test_groups_of_heads_in_a_fixed_order(mask: str, heads: int, seqlen: int, head_dim: int, expected: int) -> None:
     made = plan_backward(KernelSpec.backward(head_dim=head_dim, mask=mask, deterministic=True))
     shape = (1, seqlen, heads, head_dim)
-    assert backward_geometry(made, shape, shape, 1.0).heads_per_group == expected
-    shared = backward_geometry(made, (1, seqlen, 2 * heads, head_dim), shape, 1.0).heads_per_group
+    assert backward_geometry(made, shape, shape, 1.0, 132).heads_per_group == expected
+    shared = backward_geometry(made, (1, seqlen, 2 * heads, head_dim), shape, 1.0, 132).heads_per_group
     assert shared <= expected, "two query heads of a key head take twice the room"
 
 
 def test_in_any_order_few_heads_may_take_twice_of_l2() -> None:
     made, shape = plan_backward(KernelSpec.backward(head_dim=128, mask="causal")), (1, 8192, 32, 128)
     steady = plan_backward(KernelSpec.backward(head_dim=128, mask="causal", deterministic=True))
-    assert backward_geometry(made, shape, shape, 1.0).heads_per_group == 8
+    assert backward_geometry(made, shape, shape, 1.0, 132).heads_per_group == 8
     ordered = plan_backward(KernelSpec.backward(head_dim=128, mask="causal"), BackwardRequest(keys_in_order=True))
-    assert backward_geometry(steady, shape, shape, 1.0).heads_per_group == 4
-    assert backward_geometry(ordered, shape, shape, 1.0).heads_per_group == 4
+    assert backward_geometry(steady, shape, shape, 1.0, 132).heads_per_group == 4
+    assert backward_geometry(ordered, shape, shape, 1.0, 132).heads_per_group == 4

@@ -46,10 +46,11 @@ struct BackwardParams {
   int seqlen_q;                // Sq
   int seqlen_k;                // Sk
   int m_blocks;                // ceil(Sq / M): the preprocess and the postprocess have m_blocks * Hq * B blocks
-  int n_blocks;                // ceil(Sk / N): the main kernel has n_blocks * Hkv * B blocks
+  int n_blocks;                // ceil(Sk / N): the main kernel has n_blocks * Hkv * B blocks, or, if kPersistent, at most as many as multiprocessors
   int heads_per_group;         // key-value heads (of B * Hkv) that share a level of KeyTile's order
   float scale;                 // softmax scale
   float scale_log2;            // softmax scale * log2(e)
+  int* next_tile;              // how many blocks of keys have been taken past each thread block's first; zeroed by the preprocess. Not null if kPersistent
 };
 
 }  // namespace flashgen

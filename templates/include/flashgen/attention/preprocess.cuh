@@ -35,6 +35,9 @@ struct Preprocess {
       for (int i = threadIdx.x; i < kRows * Config::kHeadDimQK / 4; i += kThreads) accum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
     }
     if (threadIdx.x == 0) params.dq_state[tile] = 0;
+    if constexpr (Config::kPersistent) {
+      if (threadIdx.x == 0 && tile == 0) *params.next_tile = 0;
+    }
     Element const* const out = static_cast<Element const*>(params.out_data) + batch * params.out_batch_stride + head * params.out_head_stride;
     Element const* const dout = static_cast<Element const*>(params.dout_data) + batch * params.dout_batch_stride + head * params.dout_head_stride;
     int const lane = threadIdx.x % kLanes;

@@ -137,6 +137,17 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 // Hides from the compiler where a number comes from, so that what follows from it is computed where it is wanted and not kept in registers.
 __device__ __forceinline__ void opaque(int& x) { asm volatile("" : "+r"(x)); }
 
+// What other threads write and read between barriers.
+__device__ __forceinline__ void store_shared(int& at, int x) { *const_cast<int volatile*>(&at) = x; }
+__device__ __forceinline__ int load_shared(int const& at) { return *const_cast<int const volatile*>(&at); }
+
+// A value that a warp shares, as if it were not known where it comes from.
+__device__ __forceinline__ int uniform_again(int x) {
+  opaque(x);
+  return __shfl_sync(~0u, x, 0);
+}
+__device__ __forceinline__ void exit() { asm volatile("exit;"); }
+
 // True in one thread of a converged warp.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;

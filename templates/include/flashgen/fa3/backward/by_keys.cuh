@@ -40,6 +40,9 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     if constexpr (!Config::kLateP) S::convert(p, s);
     wgmma_wait<0>();
     wgmma_hold(dp);
+    if constexpr (Config::kPersistent) {
+      if (this->step.index + 1 == this->end) this->release(&this->smem.keys.v_empty);
+    }
     S::differentiate(dp, s, this->smem.dpsum[this->dout()], this->thread);
     S::convert(pair, dp);
     S::store(this->smem.ds + this->ds() * T::Ds::kBytes, pair, this->first_row, this->thread);
@@ -71,17 +74,16 @@ struct ByKeys : Consumer<Config, kDqColumns> {
   // All blocks of rows. With kMaskLoops masked ones have a loop of their own, so that the other one neither asks nor keeps what asking takes; else
   // one loop asks for each.
   __device__ __forceinline__ void compute_all(float (&dk)[Config::kHeadDimQK / 2], float (&dv)[Config::kHeadDimV / 2]) {
-    unsigned const blocks = this->tile.blocks(this->params);
     if constexpr (!Config::kMaskLoops) {
       int m_block = this->tile.start;
       CUTE_NO_UNROLL
-      while (this->step.index < blocks) {
+      while (this->step.index < this->end) {
         compute<Base::kSome>(m_block, dk, dv);
         m_block = this->tile.after(this->params, m_block);
       }
     } else if constexpr (S::Mask::kUnevenKeys) {
       CUTE_NO_UNROLL
-      while (this->step.index < blocks) {  // a head at a time: its masked blocks are the first ones, or all
+      while (this->step.index < this->end) {  // a head at a time: its masked blocks are the first ones, or all
         int m_block = this->tile.first_m_block;
         CUTE_NO_UNROLL
         for (; m_block < this->params.m_blocks && this->is_masked(m_block); ++m_block) compute<Base::kAll>(m_block, dk, dv);
@@ -90,25 +92,38 @@ struct ByKeys : Consumer<Config, kDqColumns> {
       }
     } else if (this->is_masked(0)) {  // all are or none is, wherever the rows stand
       CUTE_NO_UNROLL
-      while (this->step.index < blocks) compute<Base::kAll>(0, dk, dv);
+      while (this->step.index < this->end) compute<Base::kAll>(0, dk, dv);
     } else {
       CUTE_NO_UNROLL
-      while (this->step.index < blocks) compute<Base::kNone>(0, dk, dv);
+      while (this->step.index < this->end) compute<Base::kNone>(0, dk, dv);
     }
-    this->pass_dq(this->step.before());
+    if constexpr (!Config::kPersistent) this->pass_dq(this->step.before());  // else behind the next products, whosever they are
   }
 
   __device__ __forceinline__ void run() {
     float dk[Config::kHeadDimQK / 2], dv[Config::kHeadDimV / 2];
     clear(dk);
     clear(dv);
-    if (this->tile.blocks(this->params) > 0) {
-      this->await_keys();
-      this->load_keys(keys);
-      compute_all(dk, dv);
+    if constexpr (Config::kPersistent) {
+      if (this->step.index != this->end) {
+        this->load_keys(keys);
+        compute_all(dk, dv);
+      } else {
+        this->release(&this->smem.keys.v_empty);
+      }
+      KeyTile<Config> const at = this->tile_again();
+      ptx::barrier_arrive(&this->smem.keys.k_empty);
+      this->store_dk(at, dk);
+      this->store_dv(at, dv);
+    } else {
+      if (this->tile.blocks(this->params) > 0) {
+        this->await_keys();
+        this->load_keys(keys);
+        compute_all(dk, dv);
+      }
+      this->store_dk(this->tile_again(), dk);
+      this->store_dv(this->tile_again(), dv);
     }
-    this->store_dk(dk);
-    this->store_dv(dv);
   }
 };
 

@@ -49,7 +49,7 @@ struct Values : Consumer<Config, kDqColumns> {
     clear(dv);
     if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int m_block) { compute(m_block, dv); });
-    this->store_dv(dv);
+    this->store_dv(this->tile_again(), dv);
   }
 };
 
@@ -98,7 +98,7 @@ struct Keys : Consumer<Config, kDqColumns> {
     clear(dk);
     if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int) { compute(dk); });
-    this->store_dk(dk);
+    this->store_dk(this->tile_again(), dk);
   }
 };
 

@@ -23,9 +23,17 @@ struct Consumer {
   KeyTile<Config> const tile;
   int const first_row;   // of this warpgroup's 64 keys in the block
   Step step;
+  unsigned const end;  // of this tile's steps
 
-  __device__ __forceinline__ Consumer(BackwardParams const& params, Smem<Config>& smem, int warpgroup, int thread)
-      : params(params), smem(smem), warpgroup(warpgroup), thread(thread), tile(params), first_row(Config::kSplitRoles ? 0 : warpgroup * 64) {}
+  __device__ __forceinline__ Consumer(BackwardParams const& params, Smem<Config>& smem, int warpgroup, int thread, int tile_index, Step step)
+      : params(params),
+        smem(smem),
+        warpgroup(warpgroup),
+        thread(thread),
+        tile(params, tile_index),
+        first_row(Config::kSplitRoles ? 0 : warpgroup * 64),
+        step(step),
+        end(step.index + tile.blocks(params)) {}
 
   // After wgmma_wait and a barrier that follows the last ordinary read one thread may speak for its warpgroup.
   __device__ __forceinline__ void release(uint64_t* barrier) {
@@ -128,7 +136,8 @@ struct Consumer {
       }
     }
   }
-  __device__ __forceinline__ void pass_dq(Step at) {
+  __device__ __forceinline__ void pass_dq(Step at) { pass_dq(smem, warpgroup, at); }
+  __device__ __forceinline__ static void pass_dq(Smem<Config>& smem, int warpgroup, Step at) {
     if constexpr (kDqColumns > 0) {
       ptx::fence_async_proxy();
       ptx::barrier_arrive(&smem.dq_full[warpgroup][at.stage<kDqWriters>()]);
@@ -154,22 +163,28 @@ struct Consumer {
     }
   }
   __device__ __forceinline__ bool is_masked(int m_block) const { return S::Mask::template partial<kM, kN>(params, m_block, tile.n_block); }
-  __device__ __forceinline__ void await_keys() { ptx::barrier_wait(&smem.kv_full, 0); }
+  __device__ __forceinline__ void await_keys() { ptx::barrier_wait(&smem.keys.full, 0); }
 
   // Registers are scarce in the loop: what only the end wants is computed there.
   __device__ __forceinline__ KeyTile<Config> tile_again() const {
     int block = blockIdx.x;
-    ptx::opaque(block);
+    if constexpr (Config::kPersistent) block = ptx::load_shared(smem.keys.tile);
+    else ptx::opaque(block);
     return KeyTile<Config>(params, block);
   }
-  __device__ __forceinline__ void store_dk(float const (&dk)[Config::kHeadDimQK / 2]) {
-    KeyTile<Config> const at = tile_again();
+  __device__ __forceinline__ int thread_again() const {
+    int again = thread;
+    if constexpr (Config::kPersistent) ptx::opaque(again);
+    return again;
+  }
+  __device__ __forceinline__ void store_dk(KeyTile<Config> const& at, float const (&dk)[Config::kHeadDimQK / 2]) {
+    int const thread = thread_again();
     int const key = at.n_block * kN + first_row;
     Element* const to = static_cast<Element*>(params.dk) + at.batch * params.dk_batch_stride + at.head_kv * params.dk_head_stride + key * params.dk_row_stride;
     store_gradient<Element, Config::kHeadDimQK>(to, params.dk_row_stride, params.seqlen_k - key, dk, params.scale, thread);
   }
-  __device__ __forceinline__ void store_dv(float const (&dv)[Config::kHeadDimV / 2]) {
-    KeyTile<Config> const at = tile_again();
+  __device__ __forceinline__ void store_dv(KeyTile<Config> const& at, float const (&dv)[Config::kHeadDimV / 2]) {
+    int const thread = thread_again();
     int const key = at.n_block * kN + first_row;
     Element* const to = static_cast<Element*>(params.dv) + at.batch * params.dv_batch_stride + at.head_kv * params.dv_head_stride + key * params.dv_row_stride;
     store_gradient<Element, Config::kHeadDimV>(to, params.dv_row_stride, params.seqlen_k - key, dv, 1.f, thread);

@@ -41,12 +41,19 @@ struct DqWriter {
     }
   }
 
-  __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem, int writer) {
-    KeyTile<Config> const tile(params);
-    int phase = 0;
+  __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
     unsigned index = 0;
+    for_each_tile(params, smem, [&](KeyTile<Config> const& tile) { add_all(params, smem, tile, index); });
+    ptx::store_wait();
+  }
+
+  __device__ __forceinline__ static void add_all(BackwardParams const& params, Smem<Config>& smem, KeyTile<Config> const& tile, unsigned& index) {
     tile.for_each_m_block(params, [&](int head, int m_block) {
+      int thread = threadIdx.x;  // asked for anew: registers are scarcer here than instructions
+      ptx::opaque(thread);
+      unsigned const writer = thread / 32 - 1;
       if (index++ % kDqWriters != writer) return;
+      unsigned const passed = (index - 1) / kDqWriters * Dq::kPasses;  // by this writer
       int64_t const at = tile.m_tile(params, head, m_block);
       float* const accum = params.dq_accum + at * (Config::kBlockM * Config::kHeadDimQK);
       bool first = false;
@@ -56,15 +63,15 @@ struct DqWriter {
       }
       CUTE_UNROLL
       for (int pass = 0; pass < Dq::kPasses; ++pass) {
-        ptx::barrier_wait(&smem.dq_full[0][writer], phase);
+        ptx::barrier_wait(&smem.dq_full[0][writer], (passed + pass) % 2);
         if constexpr (!Config::kDeterministic && Config::kStoresFirst) {  // not before all of it is there: others wait for who claims a block
-          if constexpr (kParts == 2) ptx::barrier_wait(&smem.dq_full[1][writer], phase);
+          if constexpr (kParts == 2) ptx::barrier_wait(&smem.dq_full[1][writer], (passed + pass) % 2);
           first = await(params.dq_state + at, 0);
           ptx::fence_async_proxy_all();
         }
         add<0>(smem, first, accum, pass);
         if constexpr (kParts == 2) {
-          ptx::barrier_wait(&smem.dq_full[1][writer], phase);
+          ptx::barrier_wait(&smem.dq_full[1][writer], (passed + pass) % 2);
           add<1>(smem, first, accum, pass);
         }
         ptx::store_wait_read_but<kParts - 1>();
@@ -73,7 +80,6 @@ struct DqWriter {
           ptx::store_wait_read_but<0>();
           ptx::barrier_arrive(&smem.dq_empty[1]);
         }
-        phase ^= 1;
       }
       if (Config::kDeterministic || first) {
         ptx::store_wait();
@@ -81,7 +87,6 @@ struct DqWriter {
         ptx::add_release(params.dq_state + at, kAdded);
       }
     });
-    ptx::store_wait();
   }
 };
 

@@ -6,6 +6,7 @@
 #include <flashgen/fa3/backward/by_keys.cuh>
 #include <flashgen/fa3/backward/by_roles.cuh>
 #include <flashgen/fa3/backward/dq_writer.cuh>
+#include <flashgen/fa3/backward/key_producer.cuh>
 #include <flashgen/fa3/backward/producer.cuh>
 
 namespace flashgen::fa3::backward {
@@ -21,18 +22,46 @@ struct Backward {
   static_assert(!Config::kSplitRoles || Dq::kColumns[1] > 0, "both roles have columns of dQ");
   static_assert(!Config::kSplitRoles || !Config::kKeysInRegisters, "with roles both warpgroups have the same keys");
   static_assert(!Config::kSplitRoles || !Config::kMaskLoops, "with roles one loop asks for each block whether it is masked");
+  static_assert(!Config::kSplitRoles || !Config::kPersistent, "with roles a thread block computes one block of keys");
   static_assert(sizeof(Smem<Config>) == Config::kSmemBytes, "the plan's shared memory is not the kernel's");
 
   __device__ __forceinline__ static void consume(BackwardParams const& params, Smem<Config>& smem, int warpgroup) {
-    int const thread = static_cast<int>(threadIdx.x) % 128;
     if constexpr (Config::kSplitRoles) {
-      if (warpgroup == 0) Values<Config, Dq::kColumns[0]>(params, smem, 0, thread).run();
-      else Keys<Config, Dq::kColumns[1]>(params, smem, 1, thread).run();
+      if (warpgroup == 0) consume_as<Values<Config, Dq::kColumns[0]>>(params, smem, 0);
+      else consume_as<Keys<Config, Dq::kColumns[1]>>(params, smem, 1);
     } else if constexpr (Dq::kColumns[0] == Dq::kColumns[1]) {
-      ByKeys<Config, Dq::kColumns[0]>(params, smem, warpgroup, thread).run();
+      consume_as<ByKeys<Config, Dq::kColumns[0]>>(params, smem, warpgroup);
     } else {
-      if (warpgroup == 0) ByKeys<Config, Dq::kColumns[0]>(params, smem, 0, thread).run();
-      else ByKeys<Config, Dq::kColumns[1]>(params, smem, 1, thread).run();
+      if (warpgroup == 0) consume_as<ByKeys<Config, Dq::kColumns[0]>>(params, smem, 0);
+      else consume_as<ByKeys<Config, Dq::kColumns[1]>>(params, smem, 1);
+    }
+  }
+  template <class Consumer>
+  __device__ __forceinline__ static void consume_as(BackwardParams const& params, Smem<Config>& smem, int warpgroup) {
+    if constexpr (!Config::kPersistent) Consumer(params, smem, warpgroup, static_cast<int>(threadIdx.x) % 128, blockIdx.x, Step{}).run();
+    else consume_tiles<Consumer>(params, smem, warpgroup);
+  }
+  // One block of keys after another. The warpgroup, the thread and the address of shared memory are asked for anew for each: all that follows from
+  // them would else be kept across all of them, in registers that the loop over rows needs.
+  template <class Consumer>
+  __device__ __forceinline__ static void consume_tiles(BackwardParams const& params, Smem<Config>& first_smem, int first_warpgroup) {
+    Step step;
+    CUTE_NO_UNROLL
+    for (int phase = 0;; phase ^= 1) {
+      int thread = static_cast<int>(threadIdx.x) % 128;
+      ptx::opaque(thread);
+      int const warpgroup = ptx::uniform_again(first_warpgroup);
+      Smem<Config>& smem = *reinterpret_cast<Smem<Config>*>(reinterpret_cast<char*>(&first_smem) + ptx::uniform_again(0));
+      ptx::barrier_wait(&smem.keys.k_full, phase);
+      int const tile = __shfl_sync(~0u, ptx::load_shared(smem.keys.tile), 0);
+      if (tile < 0) {
+        if (step.index > 0) Consumer::pass_dq(smem, warpgroup, step.before());
+        ptx::exit();
+      }
+      ptx::barrier_wait(&smem.keys.v_full, phase);
+      Consumer consumer(params, smem, warpgroup, thread, tile, step);
+      consumer.run();
+      step = consumer.step;
     }
   }
 
@@ -45,7 +74,10 @@ struct Backward {
     if (warp < 4) {
       ptx::release_registers_to<Config::kProducerRegisters>();
       if (warp == 0 && ptx::elect_one()) Producer<Config>::run(params, smem);
-      else if (warp >= 1 && warp <= kDqWriters && ptx::elect_one()) DqWriter<Config>::run(params, smem, warp - 1);
+      else if (warp >= 1 && warp <= kDqWriters && ptx::elect_one()) DqWriter<Config>::run(params, smem);
+      if constexpr (Config::kPersistent) {
+        if (warp == 3 && ptx::elect_one()) KeyProducer<Config>::run(params, smem);
+      }
     } else {
       ptx::claim_registers_up_to<Config::kConsumerRegisters>();
       consume(params, smem, warp / 4 - 1);

@@ -1,8 +1,9 @@
 #pragma once
-// Which block of keys a thread block computes, and the query blocks that see it, in what order. One thread block a block of keys of one
-// key-value head.
+// A block of keys of one key-value head, and the query blocks that see it, in what order. A thread block computes one, or, if kPersistent, one
+// after another.
 #include <cute/numeric/integral_constant.hpp>
 #include <flashgen/attention/backward_mask.cuh>
+#include <flashgen/fa3/backward/smem.cuh>
 
 namespace flashgen::fa3::backward {
 
@@ -22,7 +23,7 @@ struct KeyTile {
   // All of a head, then the next head; or level by level within a group of heads that stays in L2, the longest first.
   // NOTE: when dQ is added in a fixed order a block waits for others; those must have started before it (see turn), so that with uneven blocks
   // later keys come first.
-  __device__ __forceinline__ explicit KeyTile(BackwardParams const& params, int tile = blockIdx.x) {
+  __device__ __forceinline__ explicit KeyTile(BackwardParams const& params, int tile) {
     int head_of_batches;
     if constexpr (kLevels) {
       int const tiles_per_group = params.n_blocks * params.heads_per_group;
@@ -39,6 +40,9 @@ struct KeyTile {
     first_m_block = Mask::template first_m_block<Config::kBlockM, Config::kBlockN>(params, n_block);
     start = kRotates ? static_cast<int>(static_cast<int64_t>(n_block) * params.m_blocks / params.n_blocks) : first_m_block;
   }
+
+  // All of a launch.
+  __device__ __forceinline__ static int tiles(BackwardParams const& params) { return params.n_blocks * params.heads_kv * params.batch; }
 
   // How many blocks of keys add to a block of dQ before this one. Uneven: the last block of keys that the rows see comes first, since it
   // starts with these rows and earlier ones reach them later.
@@ -75,5 +79,27 @@ struct KeyTile {
     return (static_cast<int64_t>(batch) * params.heads_q + head) * params.m_blocks + m_block;
   }
 };
+
+// Calls f(block of keys) for all that this thread block computes, ahead of the consumers. Its callers have few registers.
+template <class Config, class F>
+__device__ __forceinline__ void for_each_tile(BackwardParams const& params, Smem<Config>& smem, F&& f) {
+  if constexpr (!Config::kPersistent) {
+    f(KeyTile<Config>(params, blockIdx.x));
+  } else {
+    int tile = blockIdx.x;
+    CUTE_NO_UNROLL
+    while (tile >= 0) {
+      f(KeyTile<Config>(params, tile));
+      int reader = threadIdx.x;
+      ptx::opaque(reader);
+      int& own = smem.keys.next_phase[reader / 32];
+      int const phase = ptx::load_shared(own);
+      ptx::store_shared(own, phase ^ 1);
+      ptx::barrier_wait(&smem.keys.next_full, phase);
+      tile = ptx::load_shared(smem.keys.next_tile);
+      ptx::barrier_arrive(&smem.keys.next_empty);
+    }
+  }
+}
 
 }  // namespace flashgen::fa3::backward

@@ -1,5 +1,6 @@
 #pragma once
-// One thread that feeds the consumers by bulk copies: K and V once, then for every block of query rows Q with its LSE, dO with its dpsum.
+// One thread that feeds the consumers by bulk copies: K and V once, unless key_producer.cuh does, then for every block of query rows Q with its
+// LSE, dO with its dpsum.
 #include <flashgen/fa3/backward/key_tile.cuh>
 #include <flashgen/fa3/backward/smem.cuh>
 
@@ -18,13 +19,18 @@ struct Producer {
   }
 
   __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
-    KeyTile<Config> const tile(params);
     Step step;
-    if (tile.is_seen(params)) {
-      int const key = tile.n_block * Config::kBlockN;
-      ptx::barrier_arrive_expect(&smem.kv_full, T::K::kBytes + T::V::kBytes);
-      load<typename T::K>(params.k, &smem.kv_full, smem.k, ptx::CacheHint::kEvictFirst, key, tile.head_kv, tile.batch);
-      load<typename T::V>(params.v, &smem.kv_full, smem.v, ptx::CacheHint::kEvictFirst, key, tile.head_kv, tile.batch);
+    for_each_tile(params, smem, [&](KeyTile<Config> const& tile) { load_all(params, smem, tile, step); });
+  }
+
+  __device__ __forceinline__ static void load_all(BackwardParams const& params, Smem<Config>& smem, KeyTile<Config> const& tile, Step& step) {
+    if constexpr (!Config::kPersistent) {
+      if (tile.is_seen(params)) {
+        int const key = tile.n_block * Config::kBlockN;
+        ptx::barrier_arrive_expect(&smem.keys.full, T::K::kBytes + T::V::kBytes);
+        load<typename T::K>(params.k, &smem.keys.full, smem.k, ptx::CacheHint::kEvictFirst, key, tile.head_kv, tile.batch);
+        load<typename T::V>(params.v, &smem.keys.full, smem.v, ptx::CacheHint::kEvictFirst, key, tile.head_kv, tile.batch);
+      }
     }
     tile.for_each_m_block(params, [&](int head, int m_block) {
       int64_t const row = tile.m_tile(params, head, m_block) * kM;

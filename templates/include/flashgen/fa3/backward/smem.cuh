@@ -51,6 +51,32 @@ struct Step {
 // Threads that add dQ up, in turn: the way to global memory and back takes longer than a block of rows.
 constexpr unsigned kDqWriters = 2;
 
+// How a block of keys comes and goes. One a thread block: it is there.
+template <bool kPersistent>
+struct KeyTurns {
+  uint64_t full;
+
+  __device__ __forceinline__ void init_barriers() { ptx::barrier_init(&full, 1); }
+};
+// One after another: what is there, what is needed no more, and which is next.
+template <>
+struct KeyTurns<true> {
+  int tile;                        // the number of the one that is here, for the consumers; < 0: there is none left
+  int next_tile;                   // of the one after it, for who works ahead of them; < 0: likewise
+  int next_phase[1 + kDqWriters];  // of next_full, as each of its readers stands. Theirs: they have few registers
+  uint64_t k_full, k_empty, v_full, v_empty, next_full, next_empty;
+
+  __device__ __forceinline__ void init_barriers() {
+    ptx::barrier_init(&k_full, 1);
+    ptx::barrier_init(&k_empty, 256);  // NOTE: every thread has read `tile`
+    ptx::barrier_init(&v_full, 1);
+    ptx::barrier_init(&v_empty, 2);
+    ptx::barrier_init(&next_full, 1);
+    ptx::barrier_init(&next_empty, 1 + kDqWriters);
+    for (int i = 0; i <= static_cast<int>(kDqWriters); ++i) next_phase[i] = 0;
+  }
+};
+
 template <class Config>
 struct Smem {
   using T = Tiles<Config>;
@@ -66,11 +92,12 @@ struct Smem {
   alignas(128) float dq[Dq::floats(0) + Dq::floats(1)];                  // [column / 8][thread][4] of each warpgroup
   alignas(128) float lse[kStagesQ][kM];
   alignas(128) float dpsum[kStagesDo][kM];
+  KeyTurns<Config::kPersistent> keys;
   // full: the data is there; empty: its readers are done.
-  uint64_t kv_full, q_full[kStagesQ], q_empty[kStagesQ], do_full[kStagesDo], do_empty[kStagesDo], dq_full[2][kDqWriters], dq_empty[2];
+  uint64_t q_full[kStagesQ], q_empty[kStagesQ], do_full[kStagesDo], do_empty[kStagesDo], dq_full[2][kDqWriters], dq_empty[2];
 
   __device__ __forceinline__ void init_barriers() {
-    ptx::barrier_init(&kv_full, 1);
+    keys.init_barriers();
     for (int i = 0; i < kStagesQ; ++i) {
       ptx::barrier_init(&q_full[i], 1);
       ptx::barrier_init(&q_empty[i], 2);  // a warpgroup arrives once

@@ -1,0 +1,49 @@
+#pragma once
+// Persistent thread blocks: the thread that takes the next block of keys, tells everyone which it is, and copies its K and V as soon as the one
+// before needs them no more: V while that one's last gradients are computed, K while they are stored.
+#include <flashgen/fa3/backward/producer.cuh>
+
+namespace flashgen::fa3::backward {
+
+template <class Config>
+struct KeyProducer {
+  using T = Tiles<Config>;
+  static constexpr int kN = Config::kBlockN;
+
+  __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
+    int tile_index = blockIdx.x, phase = 0;
+    CUTE_NO_UNROLL
+    for (;; phase ^= 1) {
+      if (tile_index >= 0) {
+        KeyTile<Config> const tile(params, tile_index);
+        ptx::barrier_wait(&smem.keys.v_empty, phase ^ 1);
+        if (tile.is_seen(params)) {
+          ptx::barrier_arrive_expect(&smem.keys.v_full, T::V::kBytes);
+          Producer<Config>::template load<typename T::V>(params.v, &smem.keys.v_full, smem.v, ptx::CacheHint::kEvictFirst, tile.n_block * kN, tile.head_kv, tile.batch);
+        } else {
+          ptx::barrier_arrive(&smem.keys.v_full);
+        }
+      }
+      ptx::barrier_wait(&smem.keys.k_empty, phase ^ 1);
+      ptx::store_shared(smem.keys.tile, tile_index);
+      if (tile_index < 0) break;
+      KeyTile<Config> const tile(params, tile_index);
+      if (tile.is_seen(params)) {
+        ptx::barrier_arrive_expect(&smem.keys.k_full, T::K::kBytes);
+        Producer<Config>::template load<typename T::K>(params.k, &smem.keys.k_full, smem.k, ptx::CacheHint::kEvictFirst, tile.n_block * kN, tile.head_kv, tile.batch);
+      } else {
+        ptx::barrier_arrive(&smem.keys.k_full);
+      }
+      // In the order of the keys who takes a block long before it begins makes those wait that come after it.
+      if constexpr (Config::kDeterministic) ptx::barrier_wait(&smem.keys.v_empty, phase);
+      tile_index = atomicAdd(params.next_tile, 1) + static_cast<int>(gridDim.x);
+      if (tile_index >= KeyTile<Config>::tiles(params)) tile_index = -1;
+      ptx::barrier_wait(&smem.keys.next_empty, phase ^ 1);
+      ptx::store_shared(smem.keys.next_tile, tile_index);
+      ptx::barrier_arrive(&smem.keys.next_full);
+    }
+    ptx::barrier_arrive(&smem.keys.k_full);
+  }
+};
+
+}  // namespace flashgen::fa3::backward
