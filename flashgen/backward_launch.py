@@ -98,7 +98,7 @@ def _in_order(runs: Sequence[Callable[[], int]]) -> int:
 
 
 def make_backward_call(
-    kernel: LoadedKernel[BackwardPlan], device: int, processors: int, layouts: Mapping[str, Layout], softmax_scale: float
+    kernel: LoadedKernel[BackwardPlan], device: int, processors: int, layouts: Mapping[str, Layout], scale: float
 ) -> BackwardCall:
     """All of a call but its addresses, for legal layouts of dout, q, k, v, out, dq, dk and dv, none empty."""
     plan = kernel.plan
@@ -108,7 +108,7 @@ def make_backward_call(
     }  # fmt: skip
     dout, q, k, v = (describe(*layouts[name], str(plan.spec.dtype), boxes[name]) for name in DESCRIBED)
     a, b, c, d, e = (layouts[name] for name in STRIDED)
-    geometry = backward_geometry(plan, layouts["q"].shape, layouts["k"].shape, softmax_scale, processors)
+    geometry = backward_geometry(plan, layouts["q"].shape, layouts["k"].shape, scale, processors)
     return BackwardCall(kernel, device, geometry, (dout, q, k, v), (a, b, c, d, e))
 
 

@@ -59,7 +59,7 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError("keys_in_registers: got true with split_roles; legal: false", key="keys_in_registers")
     if roles and plan.mask_loops:
         return PlanError("mask_loops: got true with split_roles; legal: false", key="mask_loops")
-    if plan.scheduler is Scheduler.static or (roles and plan.persistent):
+    if plan.scheduler == Scheduler.static or (roles and plan.persistent):
         got, legal = (" with split_roles", "single") if roles else ("", "single or dynamic")
         return PlanError(f"scheduler: got {plan.scheduler}{got}; legal: {legal}", key="scheduler")
     if plan.spec.deterministic and not plan.keys_in_order:

@@ -22,8 +22,8 @@ FLOAT, COUNTER = 4, 8  # bytes
 # seen to spill, or to serialise products. Masked blocks in a loop of their own and a late P leave 12 more.
 OVERHEAD, LEAST_OVERHEAD = 44, 32
 LATE_P_FROM = 197  # accumulator registers of a thread that leave none for an operand beside both S and dP
-# Producer and consumer registers of a persistent plan: three threads step through tiles, which takes more than the usual
-# 24. Where the consumers can spare no register the usual split is next.
+# Producer and consumer registers of a persistent plan: its four threads step through tiles, which takes more than the
+# usual 24. Where the consumers can spare no register the usual split is next.
 PERSISTENT_SPLIT = (40, 232)
 
 
@@ -87,7 +87,7 @@ class BackwardPlan(SwizzledPlan):
     @property
     def persistent(self) -> bool:
         """Whether a thread block takes one block of keys after another, as it gets free."""
-        return self.scheduler is Scheduler.dynamic
+        return self.scheduler == Scheduler.dynamic
 
     @property
     def dq_columns(self) -> tuple[int, int]:

@@ -104,7 +104,7 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
 def register_splits(scheduler: Scheduler) -> tuple[tuple[int, int], ...]:
     """Producer and consumer registers to choose from, the better ones first."""
     usual = REGISTER_SPLIT[WARPGROUPS]
-    return (PERSISTENT_SPLIT, usual) if scheduler is Scheduler.dynamic else (usual,)
+    return (PERSISTENT_SPLIT, usual) if scheduler == Scheduler.dynamic else (usual,)
 
 
 def _nearest(refused: BackwardPlan) -> str:
