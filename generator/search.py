@@ -96,6 +96,7 @@ def label(made: AnyPlan) -> str:
         words += [f"dq{made.dq_passes}", *(["roles"] if made.split_roles else [])]
         words += [*(["kreg"] if made.keys_in_registers else []), *(["stores"] if made.stores_first else [])]
         words += ["order"] if made.keys_in_order and not made.spec.deterministic else []
+        words += ["dynamic"] if made.persistent else []
         words += [] if made.mask_loops or made.split_roles else ["asks"]
     else:
         words = _forward_words(made)

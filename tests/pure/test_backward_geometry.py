@@ -10,7 +10,7 @@ from flashgen.generator import BackwardRequest, KernelSpec, plan_backward
 
 
 def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
-    made = plan_backward(KernelSpec.backward(head_dim=64))
+    made = plan_backward(KernelSpec.backward(head_dim=64), BackwardRequest(scheduler="single"))
     many = backward_geometry(made, (70_000, 300, 4, 64), (70_000, 9, 2, 64), 1.0, 132)
     assert (many.row_blocks, many.grid) == (-(-300 // made.block_m) * 280_000, 140_000)
     assert 1 <= many.heads_per_group <= 64
@@ -21,6 +21,12 @@ def test_geometry_goes_beyond_65535_and_says_where_it_ends() -> None:
     ):
         with pytest.raises(ArgumentError, match="at most 2147418112"):
             backward_geometry(made, q, k, 1.0, 132)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(70_000, 132), (1, 2), (66, 132), (65, 130)])
+def test_a_persistent_grid_has_no_more_blocks_than_the_gpu_and_none_without_work(batch: int, expected: int) -> None:
+    made = plan_backward(KernelSpec.backward(head_dim=64), BackwardRequest(scheduler="dynamic"))
+    assert backward_geometry(made, (batch, 300, 4, 64), (batch, 9, 2, 64), 1.0, 132).grid == expected
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,6 @@ def test_in_any_order_few_heads_may_take_twice_of_l2() -> None:
     ordered = plan_backward(KernelSpec.backward(head_dim=128, mask="causal"), BackwardRequest(keys_in_order=True))
     assert backward_geometry(steady, shape, shape, 1.0, 132).heads_per_group == 4
     assert backward_geometry(ordered, shape, shape, 1.0, 132).heads_per_group == 4
+    long = (1, 65_536, 32, 128)
+    assert backward_geometry(made, long, long, 1.0, 132).heads_per_group == 8, "as many keep out of each other's way"
+    assert backward_geometry(ordered, long, long, 1.0, 132).heads_per_group == 1

@@ -53,6 +53,7 @@ def test_config_struct_holds_the_plan() -> None:
         "kKeysInRegisters": "false",
         "kMaskLoops": "false",
         "kLateP": "false",
+        "kPersistent": "false",
         "kDeterministic": "true",
     }
     assert dict(re.findall(r"using (\w+) = ([\w:]+);", text)) == {

@@ -10,8 +10,11 @@ import pytest
 
 from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, PlanError, plan_backward
 from flashgen.generator.backward_feasibility import problem
+from flashgen.generator.backward_plan import PERSISTENT_SPLIT
+from flashgen.generator.backward_planner import register_splits
 from flashgen.generator.backward_search import siblings, tiles
 from flashgen.generator.footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
+from flashgen.generator.request import Scheduler
 from flashgen.generator.search import TILE, distinct_tiles, label, shortest
 from flashgen.generator.shipped import shipped_request
 
@@ -41,6 +44,12 @@ def unasked(made: BackwardPlan, request: BackwardRequest, name: str) -> bool:
         return False
 
 
+def with_registers(made: BackwardPlan) -> list[BackwardPlan]:
+    """The plan with each register split that its scheduler may have."""
+    splits = register_splits(made.scheduler)
+    return [replace(made, producer_registers=few, consumer_registers=many) for few, many in splits]
+
+
 @cache
 def everything(spec: KernelSpec) -> list[BackwardPlan]:
     return [made for base in planned(spec) for made in (base, *(plan_backward(spec, r) for r in siblings(base)))]
@@ -52,17 +61,18 @@ def feasible(spec: KernelSpec) -> set[BackwardPlan]:
     tile = [(False, 64, 128), (False, 80, 128), (False, 128, 128), (True, 64, 64)]
     found = set()
     flag = (False, True)
-    for (roles, m, n), q, do, passes, qk, v, keys, in_order, stores, loops in itertools.product(
-        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag, flag
+    for (roles, m, n), q, do, passes, qk, v, keys, in_order, stores, loops, scheduler in itertools.product(
+        tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag, flag, Scheduler
     ):
         made = replace(
             base, split_roles=roles, block_m=m, block_n=n, stages_q=q, stages_do=do, stages_ds=1 if roles else 2,
             dq_passes=passes, swizzle_qk=qk, swizzle_v=v, keys_in_registers=keys, keys_in_order=in_order,
-            stores_first=stores, mask_loops=loops,
+            stores_first=stores, mask_loops=loops, scheduler=scheduler,
         )  # fmt: skip
         tried = in_order == spec.deterministic or spec.mask == "causal"
-        if problem(made) is None and (roles or passes == 1) and tried:
-            found.add(made)
+        if tried and (roles or passes == 1):
+            fits = [each for each in with_registers(made) if problem(each) is None]
+            found.update(fits[:1])
     return found
 
 
@@ -73,8 +83,10 @@ def test_plans_are_explicit_feasible_and_distinct(spec: KernelSpec) -> None:
     assert [problem(each) for each in made] == [None] * len(made)
     assert all(len(request.explicit) == len(NAMES) for request in tiles(spec))
     assert [each.request for each in planned(spec)] == tiles(spec)
-    registers = {(each.producer_registers, each.consumer_registers) for each in made}
-    assert registers == {REGISTER_SPLIT[2]}
+    registers = {(each.producer_registers, each.consumer_registers, each.persistent) for each in made}
+    usual, persistent = (*REGISTER_SPLIT[2], False), (*PERSISTENT_SPLIT, True)
+    assert {usual} <= registers <= {usual, persistent, (*REGISTER_SPLIT[2], True)}
+    assert (persistent in registers) == any(not each.split_roles for each in made)
 
 
 @every_spec
@@ -141,9 +153,9 @@ def test_storing_first_is_tried_both_ways_in_one_pass_or_in_a_fixed_order(spec: 
 @every_spec
 def test_a_loop_for_masked_blocks_is_tried_both_ways_where_64_or_128_rows_leave_the_registers(spec: KernelSpec) -> None:
     by_keys = [made for made in everything(spec) if not made.split_roles]
-    leave = {made for made in by_keys if made.block_m != 80 and made.accumulator_registers <= 196}
+    leave = {with_registers(made)[-1] for made in by_keys if made.block_m != 80 and made.accumulator_registers <= 196}
     assert {replace(made, mask_loops=not made.mask_loops) for made in leave} == leave
-    assert all(made.mask_loops for made in set(by_keys) - leave)
+    assert all(made.mask_loops for made in by_keys if with_registers(made)[-1] not in leave)
 
 
 def test_swizzles_narrower_than_natural_are_for_an_even_division_of_dq() -> None:
@@ -159,15 +171,19 @@ def test_swizzles_narrower_than_natural_are_for_an_even_division_of_dq() -> None
 @every_spec
 def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> None:
     base = plan_backward(spec)
-    odd = replace(base, producer_registers=24, consumer_registers=232)
-    for start in (base, odd):
-        others = [plan_backward(spec, request) for request in siblings(start)]
-        changed = [{name for name in NAMES if getattr(start, name) != getattr(made, name)} for made in others]
-        assert set().union(*changed) <= {
-            "stages_q", "stages_do", "dq_passes", "keys_in_registers", "keys_in_order", "stores_first", "mask_loops"
-        }  # fmt: skip
-        assert [len(names) for names in changed] == sorted(len(names) for names in changed)
-        assert all(changed)
+    others = [plan_backward(spec, request) for request in siblings(base)]
+    changed = [{name for name in NAMES if getattr(base, name) != getattr(made, name)} for made in others]
+    assert set().union(*changed) <= {
+        "stages_q", "stages_do", "dq_passes", "keys_in_registers", "keys_in_order", "stores_first", "mask_loops",
+        "scheduler", "producer_registers", "consumer_registers",
+    }  # fmt: skip
+    assert all(
+        base.persistent or "scheduler" in names
+        for names in changed
+        if "producer_registers" in names or "consumer_registers" in names
+    )
+    assert [len(names) for names in changed] == sorted(len(names) for names in changed)
+    assert all(changed)
 
 
 @every_spec

@@ -18,7 +18,7 @@ from flashgen.generator import (
     plan_entry,
     shipped_configs,
 )
-from flashgen.generator.request import BackwardRequest, PlanRequest
+from flashgen.generator.request import BackwardRequest, PlanRequest, Scheduler
 
 BASE = "kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: 128\n"
 DIMS = st.integers(1, 32).map(lambda count: 8 * count)
@@ -92,12 +92,15 @@ def test_features_are_swept_by_a_list_of_lists() -> None:
 def test_every_key_reaches_the_request() -> None:
     (entry,) = load_config(
         BASE + "tile: {m: 64, n: 64}\nstages_q: 2\nstages_do: 1\nstages_ds: 3\ndq_passes: 2\nsplit_roles: true\n"
-        "keys_in_registers: false\nkeys_in_order: true\nstores_first: true\nmask_loops: false\nwarpgroups: 2\n"
+        "keys_in_registers: false\nkeys_in_order: true\nscheduler: dynamic\nstores_first: true\n"
+        "mask_loops: false\nwarpgroups: 2\n"
         "registers: {producer: 32, consumer: 232}\nswizzle: {qk: 64, v: 32}\n"
     )
-    assert entry.request == BackwardRequest(64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, True, False, 64, 32)
+    assert entry.request == BackwardRequest(
+        64, 64, 2, 1, 3, 2, 2, 32, 232, True, False, True, Scheduler.dynamic, True, False, 64, 32
+    )
     assert None not in entry.request.explicit.values()
-    assert len(entry.request.explicit) == 16
+    assert len(entry.request.explicit) == 17
 
 
 @pytest.mark.parametrize("key", sorted({*PlanRequest.keys()} - {*BackwardRequest.keys()}))
@@ -112,7 +115,7 @@ def test_forward_keys_are_refused(key: str) -> None:
 @pytest.mark.parametrize("key", sorted({*BackwardRequest.keys()} - {*PlanRequest.keys()}))
 def test_backward_keys_are_refused_in_a_forward(key: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"^\(text\):5: got {key}, which is no key of attention_fwd; legal: .*scheduler"
+        ConfigError, match=rf"^\(text\):5: got {key}, which is no key of attention_fwd; legal: .*pingpong"
     ):
         load_config(BASE.replace("_bwd", "_fwd") + f"{key}: auto\n")
 

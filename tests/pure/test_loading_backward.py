@@ -54,13 +54,15 @@ def test_a_folder_of_both_is_loaded_and_preferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steady", [False, True])
-@pytest.mark.parametrize(("mask", "edge"), [("full", 768), ("causal", 3072)])
+@pytest.mark.parametrize(("mask", "edge"), [("full", 3072), ("causal", 6144)])
 def test_of_several_that_ship_the_one_meant_for_so_many_keys_is_taken(mask: str, edge: int, steady: bool) -> None:
     spec = KernelSpec.backward(head_dim=128, mask=mask, deterministic=steady)
     short, long = (loading.kernel_for(spec, keys) for keys in (edge - 1, edge))
-    assert (short.spec, long.spec) == (replace(spec, keys_below=edge), replace(spec, keys_from=edge))
-    assert (short.plan.block_m, long.plan.block_m) == (64, 80)
-    assert loading.kernel_for(spec, 1) is short
+    begin = 0 if steady else {"full": 768, "causal": 1536}[mask]
+    assert (short.spec, long.spec) == (replace(spec, keys_from=begin, keys_below=edge), replace(spec, keys_from=edge))
+    assert (short.plan.block_m, long.plan.block_m) == (80 if mask == "full" and not steady else 64, 80)
+    assert (loading.kernel_for(spec, 1) is short) == steady
+    assert loading.kernel_for(spec, 1).plan.block_m == 64
     assert loading.kernel_for(spec, 1 << 20) is long
     assert flashgen.get_kernel(short.spec) is short
     assert flashgen.get_kernel(spec).plan.request == long.plan.request, "without a number: that of long sequences"
@@ -89,11 +91,11 @@ def test_training_asks_for_the_backward_of_its_number_of_keys(monkeypatch: pytes
         return attend_backward(made, *given)
 
     monkeypatch.setattr(training, "attend_backward", attend)
-    for keys in (767, 768):
+    for keys in (3071, 3072):
         q, k, v = (torch.randn(1, n, 1, 128).bfloat16().requires_grad_() for n in (3, keys, keys))
         torch.autograd.grad(flashgen.attention(q, k, v, deterministic=True).sum(), (q, k, v))
     name = "attention_bwd_fa3_sm90a_bf16_d128_full_deterministic"
-    assert [made.name for made in asked] == [f"{name}_below768", f"{name}_from768"]
+    assert [made.name for made in asked] == [f"{name}_below3072", f"{name}_from3072"]
 
 
 def test_a_kernel_of_a_range_serves_any_number_of_keys() -> None:

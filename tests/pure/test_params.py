@@ -52,6 +52,7 @@ def test_the_header_of_the_backward_holds_what_its_launch_sets() -> None:
     assert {
         "out_data", "dout_data", "lse", "dlse", "lse_log2", "dpsum", "dq_accum", "dq_state", "dq", "dk", "dv", "batch",
         "heads_q", "heads_kv", "seqlen_q", "seqlen_k", "m_blocks", "n_blocks", "heads_per_group", "scale", "scale_log2",
+        "next_tile",
     } == set(names) - strides - {"q", "k", "v", "dout"}  # fmt: skip
     assert ctypes.sizeof(backward_params()) == layout.size
     assert layout.size % 64 == 0
