@@ -28,6 +28,7 @@ SPECS = [
     KernelSpec.backward(head_dim=256),
     KernelSpec.backward(head_dim=72, head_dim_v=80, mask="causal"),  # two stages of both, and 128 rows may spill
 ]
+REGISTERS = ("producer_registers", "consumer_registers")
 NAMES = [field.name for field in fields(BackwardRequest)]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
@@ -46,8 +47,7 @@ def unasked(made: BackwardPlan, request: BackwardRequest, name: str) -> bool:
 
 def with_registers(made: BackwardPlan) -> list[BackwardPlan]:
     """The plan with each register split that its scheduler may have."""
-    splits = register_splits(made.scheduler)
-    return [replace(made, producer_registers=few, consumer_registers=many) for few, many in splits]
+    return [replace(made, **dict(zip(REGISTERS, split, strict=True))) for split in register_splits(made.scheduler)]
 
 
 @cache
@@ -175,13 +175,9 @@ def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> 
     changed = [{name for name in NAMES if getattr(base, name) != getattr(made, name)} for made in others]
     assert set().union(*changed) <= {
         "stages_q", "stages_do", "dq_passes", "keys_in_registers", "keys_in_order", "stores_first", "mask_loops",
-        "scheduler", "producer_registers", "consumer_registers",
+        "scheduler", *REGISTERS,
     }  # fmt: skip
-    assert all(
-        base.persistent or "scheduler" in names
-        for names in changed
-        if "producer_registers" in names or "consumer_registers" in names
-    )
+    assert all(base.persistent or "scheduler" in names for names in changed if names & set(REGISTERS))
     assert [len(names) for names in changed] == sorted(len(names) for names in changed)
     assert all(changed)
 

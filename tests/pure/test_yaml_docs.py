@@ -90,6 +90,7 @@ def test_the_backwards_example_and_numbers() -> None:
     plans = [plan_entry(entry) for entry in load_config(example)]
     assert len(plans) == 8
     assert set(re.findall(r"attention_bwd_\w+_d128_\w+", text())) <= {made.name for made in plans}
+    assert {made.persistent for made in plans if isinstance(made, BackwardPlan)} == {False, True}
     for made in (*plans, plan_backward(KernelSpec.backward(head_dim=256))):
         assert isinstance(made, BackwardPlan)
         m, n, qk, v = made.block_m, made.block_n, made.padded_qk, made.padded_v
@@ -103,8 +104,8 @@ def test_the_backwards_example_and_numbers() -> None:
             "dq": m * made.spec.head_dim_qk * 4 // made.dq_passes,
             "lse": made.stages_q * m * 4,
             "dpsum": made.stages_do * m * 4,
-            "barriers": 8 * (7 + 2 * made.stages_q + 2 * made.stages_do),
-        }
+            "barriers": 8 * (7 + 2 * made.stages_q + 2 * made.stages_do) + 40 * made.persistent,
+        } | ({"tiles": 24} if made.persistent else {})
         assert {row.name: row.bytes for row in made.smem if row.name != "padding"} == rows
         assert made.key_registers == 4 * -(-made.spec.head_dim_qk // 16)
         assert "4 more for every 16 columns of k" in text()
@@ -112,4 +113,4 @@ def test_the_backwards_example_and_numbers() -> None:
         assert re.search(rf"At most {accumulator_limit(made)} of them\s+are available[^.]*{less}", text())
         assert f"{{{made.producer_registers}, {made.consumer_registers}}}" in row("registers", backward=True)
         rows_and_heads = made.workspace_bytes(1, 1, 64 * m)
-        assert rows_and_heads == 64 * (m * 4 * (made.spec.head_dim_qk + 2) + 8)
+        assert rows_and_heads == 64 * (m * 4 * (made.spec.head_dim_qk + 2) + 8) + 256 * made.persistent  # 8, rounded up
