@@ -60,8 +60,8 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
     if roles and plan.mask_loops:
         return PlanError("mask_loops: got true with split_roles; legal: false", key="mask_loops")
     if plan.scheduler == Scheduler.static or (roles and plan.persistent):
-        got, legal = (" with split_roles", "single") if roles else ("", "single or dynamic")
-        return PlanError(f"scheduler: got {plan.scheduler}{got}; legal: {legal}", key="scheduler")
+        how, legal = (" with split_roles", "single") if roles else ("", "single or dynamic")
+        return PlanError(f"scheduler: got {plan.scheduler}{how}; legal: {legal}", key="scheduler")
     if plan.spec.deterministic and not plan.keys_in_order:
         return PlanError("keys_in_order: got false with deterministic; legal: true", key="keys_in_order")
     if plan.stores_first and plan.dq_passes > 1 and not plan.keys_in_order:

@@ -114,6 +114,8 @@ def _nearest(refused: BackwardPlan) -> str:
         made = _best(_candidates(refused.spec, request))
         if made is not None:
             changed = [f", {key}: false" for key in OPTIONAL if getattr(refused, key) and not getattr(made, key)]
+            if refused.persistent and not made.persistent:
+                changed.append(", scheduler: single")
             if made.mask_loops and not refused.mask_loops:  # they leave more registers
                 changed.append(", mask_loops: true")
             if made.swizzle_qk < refused.swizzle_qk or made.swizzle_v < refused.swizzle_v:  # they pad less

@@ -73,6 +73,19 @@ def test_arguments_of_a_launch(machine: BackwardMachine, deterministic: bool) ->
     assert params.dq_state - parts[2] >= rows * 4
 
 
+def test_a_persistent_kernel_counts_tiles_in_memory_of_its_own(machine: BackwardMachine) -> None:
+    given = operands(b=40, sq=9, d=64)
+    main = machine.run_backward(given)[1]
+    made, params = machine.plan, main.params
+    assert made.persistent
+    blocks = params.m_blocks * params.batch * params.heads_q
+    assert params.next_tile >= params.dq_state + blocks * 8
+    assert params.next_tile + 8 <= params.dq_accum + made.workspace_bytes(params.batch, params.heads_q, params.seqlen_q)
+    tiles = params.n_blocks * params.batch * params.heads_kv
+    assert tiles > 132
+    assert main.grid == (132, 1, 1)
+
+
 def test_without_a_gradient_of_lse_its_address_is_null(machine: BackwardMachine) -> None:
     assert machine.run_backward(operands())[1].params.dlse is None
 

@@ -59,8 +59,7 @@ def feasible(spec: KernelSpec) -> set[BackwardPlan]:
     """All plans with up to three stages, whatever their swizzles and wherever their keys are."""
     base = plan_backward(spec)
     tile = [(False, 64, 128), (False, 80, 128), (False, 128, 128), (True, 64, 64)]
-    found = set()
-    flag = (False, True)
+    found, flag = set(), (False, True)
     for (roles, m, n), q, do, passes, qk, v, keys, in_order, stores, loops, scheduler in itertools.product(
         tile, (1, 2, 3), (1, 2, 3), (1, 2, 4), SWIZZLES, SWIZZLES, flag, flag, flag, flag, Scheduler
     ):
@@ -71,8 +70,7 @@ def feasible(spec: KernelSpec) -> set[BackwardPlan]:
         )  # fmt: skip
         tried = in_order == spec.deterministic or spec.mask == "causal"
         if tried and (roles or passes == 1):
-            fits = [each for each in with_registers(made) if problem(each) is None]
-            found.update(fits[:1])
+            found.update([each for each in with_registers(made) if problem(each) is None][:1])
     return found
 
 
