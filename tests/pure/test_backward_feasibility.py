@@ -56,11 +56,6 @@ from tests.pure.backward_plans import backward
         ),
         (256, {"mask_loops": True, "split_roles": True}, "mask_loops: got true with split_roles; legal: false"),
         (256, {"scheduler": "dynamic", "split_roles": True}, "scheduler: got dynamic with split_roles; legal: single"),
-        (
-            256,
-            {"scheduler": "dynamic"},
-            "split_roles: true, stages_q: 2, stages_do: 1, dq_passes: 2, stores_first: false, ",
-        ),
         (256, {"scheduler": "dynamic"}, ", scheduler: single"),
         (64, {"scheduler": "static"}, "scheduler: got static; legal: single or dynamic"),
         (152, {"split_roles": False}, "needs 216 accumulator registers a thread; 208 are available of 240"),
