@@ -10,7 +10,6 @@ from flashgen.generator.backward_plan import BackwardPlan
 from flashgen.launch import L2_BYTES, LOG2_E, check_index_limit, evenly, heads_per_group
 
 HEADS_IN_ORDER = 16  # of a group, where waiting for them costs more than their bytes
-HEADS_IN_ANY_ORDER = 8  # likewise: of fewer heads more blocks of keys would add to the same dq at a time
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,11 @@ def backward_geometry(
     if plan.keys_in_order:
         heads = _heads_in_order(plan, batch * heads_kv, bytes_per_head)
     else:
-        heads = _heads_in_any_order(plan, batch * heads_kv, bytes_per_head)
+        heads = heads_per_group(batch * heads_kv, 1, bytes_per_head)
     return BackwardGeometry(
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E,
         min(processors, key_blocks) if plan.persistent else key_blocks,
     )  # fmt: skip
-
-
-def _heads_in_any_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:
-    """Heads of a group when dq is added as it comes: what fits in L2, with blocks of 128 keys at least some."""
-    few = heads_per_group(heads, 1, bytes_per_head)
-    return few if plan.split_roles else max(few, evenly(heads, min(HEADS_IN_ANY_ORDER, heads)))
 
 
 def _heads_in_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:
