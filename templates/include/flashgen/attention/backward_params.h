@@ -50,7 +50,7 @@ struct BackwardParams {
   int heads_per_group;         // key-value heads (of B * Hkv) that share a level of KeyTile's order
   float scale;                 // softmax scale
   float scale_log2;            // softmax scale * log2(e)
-  int* next_tile;              // how many blocks of keys have been taken past each thread block's first; zeroed by the preprocess. Not null if kPersistent
+  int* next_tile;              // how many blocks of keys have been taken (key_producer.cuh); zeroed by the preprocess. Not null if kPersistent
 };
 
 }  // namespace flashgen

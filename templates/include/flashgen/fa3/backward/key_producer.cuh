@@ -10,8 +10,20 @@ struct KeyProducer {
   using T = Tiles<Config>;
   static constexpr int kN = Config::kBlockN;
 
+  // The next block that nobody has; < 0: there is none left. Thread blocks begin with their own, but in the order of the keys: there who adds to dQ
+  // waits for the blocks before, and one that waits for its multiprocessor, which another launch may have, must hold none.
+  __device__ __forceinline__ static int take(BackwardParams const& params) {
+    int const tile = atomicAdd(params.next_tile, 1) + (Config::kDeterministic ? 0 : static_cast<int>(gridDim.x));
+    return tile < KeyTile<Config>::tiles(params) ? tile : -1;
+  }
+
   __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
     int tile_index = blockIdx.x, phase = 0;
+    if constexpr (Config::kDeterministic) {
+      tile_index = take(params);
+      ptx::store_shared(smem.keys.next_tile, tile_index);
+      ptx::barrier_arrive(&smem.keys.next_full);
+    }
     CUTE_NO_UNROLL
     for (;; phase ^= 1) {
       if (tile_index >= 0) {
@@ -36,9 +48,8 @@ struct KeyProducer {
       }
       // In the order of the keys who takes a block long before it begins makes those wait that come after it.
       if constexpr (Config::kDeterministic) ptx::barrier_wait(&smem.keys.v_empty, phase);
-      tile_index = atomicAdd(params.next_tile, 1) + static_cast<int>(gridDim.x);
-      if (tile_index >= KeyTile<Config>::tiles(params)) tile_index = -1;
-      ptx::barrier_wait(&smem.keys.next_empty, phase ^ 1);
+      tile_index = take(params);
+      ptx::barrier_wait(&smem.keys.next_empty, Config::kDeterministic ? phase : phase ^ 1);
       ptx::store_shared(smem.keys.next_tile, tile_index);
       ptx::barrier_arrive(&smem.keys.next_full);
     }

@@ -86,18 +86,23 @@ __device__ __forceinline__ void for_each_tile(BackwardParams const& params, Smem
   if constexpr (!Config::kPersistent) {
     f(KeyTile<Config>(params, blockIdx.x));
   } else {
-    int tile = blockIdx.x;
-    CUTE_NO_UNROLL
-    while (tile >= 0) {
-      f(KeyTile<Config>(params, tile));
+    auto next = [&] {
       int reader = threadIdx.x;
       ptx::opaque(reader);
       int& own = smem.keys.next_phase[reader / 32];
       int const phase = ptx::load_shared(own);
       ptx::store_shared(own, phase ^ 1);
       ptx::barrier_wait(&smem.keys.next_full, phase);
-      tile = ptx::load_shared(smem.keys.next_tile);
+      int const tile = ptx::load_shared(smem.keys.next_tile);
       ptx::barrier_arrive(&smem.keys.next_empty);
+      return tile;
+    };
+    int tile = blockIdx.x;
+    if constexpr (Config::kDeterministic) tile = next();
+    CUTE_NO_UNROLL
+    while (tile >= 0) {
+      f(KeyTile<Config>(params, tile));
+      tile = next();
     }
   }
 }
