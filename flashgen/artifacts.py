@@ -116,10 +116,10 @@ def plan_from(record: dict[str, Any]) -> AnyPlan:
     values = dict(record)
     spec = dict(values.pop("spec"))
     spec["features"] = tuple(spec["features"])
-    if spec["op"] == Op.attention_bwd:
-        return BackwardPlan(spec=KernelSpec(**spec), **values)
+    made = BackwardPlan if spec["op"] == Op.attention_bwd else KernelPlan
     kinds = {"scheduler": Scheduler, "rescale": Rescale, "epilogue": Epilogue}
-    return KernelPlan(spec=KernelSpec(**spec), **(values | {name: kind(values[name]) for name, kind in kinds.items()}))
+    words = {name: kind(values[name]) for name, kind in kinds.items() if name in values}
+    return made(spec=KernelSpec(**spec), **(values | words))
 
 
 def _digest_of(plan: AnyPlan) -> str:

@@ -18,6 +18,7 @@ from flashgen.callable_kernel import Kernel
 from flashgen.cpu_backward import attend_backward
 from flashgen.errors import ArgumentError, ArtifactError
 from flashgen.generator import BackwardPlan, BackwardRequest, KernelSpec, plan, plan_backward
+from flashgen.generator.request import Scheduler
 from flashgen.params import backward_digest, forward_digest
 from flashgen.tune_space import incumbent_of
 from tests.pure.test_loading import built
@@ -51,6 +52,18 @@ def test_a_folder_of_both_is_loaded_and_preferred(tmp_path: Path) -> None:
     assert loading.kernel_for(spec, 500) is library[spec.name]
     assert library[spec.name].loaded.cubin == b"BACKWARD"
     assert loading.kernel_for(KernelSpec.backward(head_dim=72)) is not library[spec.name]
+
+
+def test_a_scheduler_that_is_none_is_refused_in_a_manifest(tmp_path: Path) -> None:
+    made = plan_backward(KernelSpec.backward(head_dim=64))
+    write_kernel(tmp_path, built(made, b"B"))  # type: ignore[arg-type]
+    (kernel,) = read_manifest(tmp_path).kernels.values()
+    assert isinstance(kernel.plan, BackwardPlan)
+    assert kernel.plan.scheduler is Scheduler.dynamic
+    text = (tmp_path / MANIFEST).read_text()
+    (tmp_path / MANIFEST).write_text(text.replace('"scheduler": "dynamic"', '"scheduler": "every"'))
+    with pytest.raises(ArtifactError):
+        read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("steady", [False, True])
