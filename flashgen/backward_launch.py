@@ -13,7 +13,7 @@ from flashgen.driver import LaunchConfig, driver
 from flashgen.generator.backward_plan import SIDE_THREADS, BackwardPlan
 from flashgen.launch import DeviceCall, Launch, Layout
 from flashgen.loaded import LoadedKernel
-from flashgen.params import backward_params
+from flashgen.params import backward_params, set_numbers
 from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe
 
 DESCRIBED = ("dout", "q", "k", "v")  # what the copy engine reads: one descriptor each
@@ -53,9 +53,7 @@ class BackwardCall(DeviceCall[BackwardPlan]):
         object.__setattr__(self, "workspace", {row.name: row.offset for row in plan.workspace(*sizes)})
         object.__setattr__(self, "workspace_bytes", plan.workspace_bytes(*sizes))
         params = backward_params()()
-        for name, value in vars(self.geometry).items():
-            if name != "grid":
-                setattr(params, name, value)
+        set_numbers(params, self.geometry)
         for name, layout in zip(STRIDED, self.strided, strict=True):
             for which, stride in zip(("batch", "row", "head"), layout.strides, strict=False):
                 setattr(params, f"{name}_{which}_stride", stride)

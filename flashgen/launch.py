@@ -13,7 +13,7 @@ from flashgen.driver import NO_CONTEXT, LaunchConfig, driver
 from flashgen.errors import ArgumentError
 from flashgen.generator.plan import KernelPlan
 from flashgen.loaded import LoadedKernel, Plan
-from flashgen.params import forward_params
+from flashgen.params import forward_params, set_numbers
 from flashgen.tensormap import ALIGNMENT, TensorMap, accepted, describe, encode
 
 LOG2_E = math.log2(math.e)
@@ -129,9 +129,7 @@ class Call(DeviceCall[KernelPlan]):
 
     def __post_init__(self) -> None:
         params = forward_params()()
-        for name, value in vars(self.geometry).items():
-            if name != "grid":
-                setattr(params, name, value)
+        set_numbers(params, self.geometry)
         params.out_batch_stride, params.out_row_stride, params.out_head_stride = self.out.strides[:3]
         object.__setattr__(self, "template", params)
 

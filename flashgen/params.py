@@ -141,3 +141,10 @@ def backward_digest() -> str:
 def backward_params() -> type[ctypes.Structure]:
     """BackwardParams as a ctypes.Structure, made on first use."""
     return structure(backward_layout(), "BackwardParams")
+
+
+def set_numbers(params: ctypes.Structure, geometry: object) -> None:
+    """The numbers of a geometry into the arguments: all but the grid, which the driver gets."""
+    for name, value in vars(geometry).items():
+        if name != "grid":
+            setattr(params, name, value)
