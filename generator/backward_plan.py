@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from .footprint import SMEM_ALIGN, SmemRow, layout, smem_total
+from .footprint import REGISTER_SPLIT, SMEM_ALIGN, SmemRow, layout, smem_total
 from .request import BackwardRequest, Origin, Scheduler
 from .spec import KernelSpec
 from .swizzled import SwizzledPlan
@@ -21,7 +21,6 @@ FLOAT, COUNTER = 4, 8  # bytes
 # Consumer registers that are not accumulators: P and dS as operands, addresses, masks. With 4 fewer the compiler was
 # seen to spill, or to serialise products. Masked blocks in a loop of their own and a late P leave 12 more.
 OVERHEAD, LEAST_OVERHEAD = 44, 32
-LATE_P_FROM = 197  # accumulator registers of a thread that leave none for an operand beside both S and dP
 # Producer and consumer registers of a persistent plan: its four threads step through tiles, which takes more than the
 # usual 24. Where the consumers can spare no register the usual split is next.
 PERSISTENT_SPLIT = (40, 232)
@@ -153,7 +152,7 @@ class BackwardPlan(SwizzledPlan):
     @property
     def late_p(self) -> bool:
         """Whether P is converted behind dS, so that no operand is held beside both S and dP."""
-        return self.mask_loops and self.accumulator_registers >= LATE_P_FROM
+        return self.mask_loops and self.accumulator_registers > REGISTER_SPLIT[WARPGROUPS][1] - OVERHEAD
 
     @property
     def accumulator_registers(self) -> int:

@@ -79,7 +79,7 @@ def _natural(spec: KernelSpec) -> tuple[int, int]:
 def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
-    stages = list(itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1]))
+    stages = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
     # Where all rows see all keys blocks of keys begin all over the rows instead, and no order was faster.
     orders = {True, base.spec.deterministic} if base.spec.mask is Mask.causal else {base.spec.deterministic}
     schedulers = (Scheduler.single,) if roles else (Scheduler.single, Scheduler.dynamic)
@@ -92,12 +92,13 @@ def _family(base: BackwardPlan) -> list[BackwardPlan]:
             schedulers, stages, sorted(orders), itertools.product((True, False), repeat=3)
         )
     )  # fmt: skip
-    return [made for asked in every if (made := _with_registers(asked)) is not None]
+    return [made for asked in every if (made := _with_registers(asked, base)) is not None]
 
 
-def _with_registers(plan: BackwardPlan) -> BackwardPlan | None:
-    """With the first split of the registers that its scheduler likes and that fits; None if none does."""
-    for producer, consumer in register_splits(plan.scheduler):
+def _with_registers(plan: BackwardPlan, base: BackwardPlan) -> BackwardPlan | None:
+    """With the base's registers, or the first split that another scheduler likes and that fits; None if none does."""
+    own = ((base.producer_registers, base.consumer_registers),)
+    for producer, consumer in own if plan.scheduler == base.scheduler else register_splits(plan.scheduler):
         made = replace(plan, producer_registers=producer, consumer_registers=consumer)
         if problem(made) is None:
             return made

@@ -73,6 +73,7 @@ def test_each_says_its_tile() -> None:
 def test_configs_are_short() -> None:
     for path in shipped_configs():
         assert 5 <= len(path.read_text("utf-8").splitlines()) <= 112
+        assert all(len(each.splitlines()) <= 14 for each in path.read_text("utf-8").split("\n---\n")), path
 
 
 def test_listing_by_arch() -> None:
