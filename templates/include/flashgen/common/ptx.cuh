@@ -141,10 +141,11 @@ __device__ __forceinline__ void opaque(int& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void store_shared(int& at, int x) { *const_cast<int volatile*>(&at) = x; }
 __device__ __forceinline__ int load_shared(int const& at) { return *const_cast<int const volatile*>(&at); }
 
-// A value that a warp shares, as if it were not known where it comes from.
+// A value that all threads of a warp have, and the compiler knows that they do: what follows from it lives in uniform registers.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ __forceinline__ int uniform_again(int x) {
   opaque(x);
-  return __shfl_sync(~0u, x, 0);
+  return uniform(x);
 }
 __device__ __forceinline__ void exit() { asm volatile("exit;"); }
 

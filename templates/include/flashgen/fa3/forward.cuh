@@ -19,7 +19,7 @@ struct Forward {
   __device__ __forceinline__ static void run(ForwardParams const& params) {
     extern __shared__ __align__(1024) char shared_memory[];
     Smem<Config>& smem = *reinterpret_cast<Smem<Config>*>(shared_memory);
-    int const warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);  // uniform, so that descriptors live in uniform registers
+    int const warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / 128);  // and so descriptors are
     if (threadIdx.x == 0) smem.init_barriers();
     __syncthreads();
     if (warpgroup == 0) {

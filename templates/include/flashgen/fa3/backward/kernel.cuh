@@ -23,6 +23,9 @@ struct Backward {
   static_assert(!Config::kSplitRoles || !Config::kKeysInRegisters, "with roles both warpgroups have the same keys");
   static_assert(!Config::kSplitRoles || !Config::kMaskLoops, "with roles one loop asks for each block whether it is masked");
   static_assert(!Config::kSplitRoles || !Config::kPersistent, "with roles a thread block computes one block of keys");
+  // NOTE: a thread block passes the last dQ on behind the products of its next block of keys, so that one without rows would stop it.
+  static_assert(!Config::kPersistent || cute::is_same<typename Config::Mask, FullMask>::value || cute::is_same<typename Config::Mask, CausalMask>::value,
+                "some row sees every block of keys");
   static_assert(sizeof(Smem<Config>) == Config::kSmemBytes, "the plan's shared memory is not the kernel's");
 
   __device__ __forceinline__ static void consume(BackwardParams const& params, Smem<Config>& smem, int warpgroup) {
@@ -53,7 +56,7 @@ struct Backward {
       int const warpgroup = ptx::uniform_again(first_warpgroup);
       Smem<Config>& smem = *reinterpret_cast<Smem<Config>*>(reinterpret_cast<char*>(&first_smem) + ptx::uniform_again(0));
       ptx::barrier_wait(&smem.keys.k_full, phase);
-      int const tile = __shfl_sync(~0u, ptx::load_shared(smem.keys.tile), 0);
+      int const tile = ptx::uniform(ptx::load_shared(smem.keys.tile));
       if (tile < 0) {
         if (step.index > 0) Consumer::pass_dq(smem, warpgroup, step.before());
         ptx::exit();
@@ -68,7 +71,7 @@ struct Backward {
   __device__ __forceinline__ static void run(BackwardParams const& params) {
     extern __shared__ __align__(1024) char shared_memory[];
     Smem<Config>& smem = *reinterpret_cast<Smem<Config>*>(shared_memory);
-    int const warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform, so that descriptors live in uniform registers
+    int const warp = ptx::uniform(static_cast<int>(threadIdx.x) / 32);  // and so descriptors are
     if (threadIdx.x == 0) smem.init_barriers();
     __syncthreads();
     if (warp < 4) {

@@ -17,6 +17,17 @@ struct KeyProducer {
     return tile < KeyTile<Config>::tiles(params) ? tile : -1;
   }
 
+  // Keys that no row sees are not wanted.
+  template <class Tile>
+  __device__ __forceinline__ static void copy(BackwardParams const& params, TensorMap const& map, KeyTile<Config> const& tile, uint64_t* full, char* to) {
+    if (tile.is_seen(params)) {
+      ptx::barrier_arrive_expect(full, Tile::kBytes);
+      Producer<Config>::template load<Tile>(map, full, to, ptx::CacheHint::kEvictFirst, tile.n_block * kN, tile.head_kv, tile.batch);
+    } else {
+      ptx::barrier_arrive(full);
+    }
+  }
+
   __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
     int tile_index = blockIdx.x, phase = 0;
     if constexpr (Config::kDeterministic) {
@@ -29,23 +40,13 @@ struct KeyProducer {
       if (tile_index >= 0) {
         KeyTile<Config> const tile(params, tile_index);
         ptx::barrier_wait(&smem.keys.v_empty, phase ^ 1);
-        if (tile.is_seen(params)) {
-          ptx::barrier_arrive_expect(&smem.keys.v_full, T::V::kBytes);
-          Producer<Config>::template load<typename T::V>(params.v, &smem.keys.v_full, smem.v, ptx::CacheHint::kEvictFirst, tile.n_block * kN, tile.head_kv, tile.batch);
-        } else {
-          ptx::barrier_arrive(&smem.keys.v_full);
-        }
+        copy<typename T::V>(params, params.v, tile, &smem.keys.v_full, smem.v);
       }
       ptx::barrier_wait(&smem.keys.k_empty, phase ^ 1);
       ptx::store_shared(smem.keys.tile, tile_index);
       if (tile_index < 0) break;
       KeyTile<Config> const tile(params, tile_index);
-      if (tile.is_seen(params)) {
-        ptx::barrier_arrive_expect(&smem.keys.k_full, T::K::kBytes);
-        Producer<Config>::template load<typename T::K>(params.k, &smem.keys.k_full, smem.k, ptx::CacheHint::kEvictFirst, tile.n_block * kN, tile.head_kv, tile.batch);
-      } else {
-        ptx::barrier_arrive(&smem.keys.k_full);
-      }
+      copy<typename T::K>(params, params.k, tile, &smem.keys.k_full, smem.k);
       // In the order of the keys who takes a block long before it begins makes those wait that come after it.
       if constexpr (Config::kDeterministic) ptx::barrier_wait(&smem.keys.v_empty, phase);
       tile_index = take(params);
