@@ -9,7 +9,7 @@ from flashgen.generator import Mask
 from flashgen.generator.backward_plan import BackwardPlan
 from flashgen.launch import L2_BYTES, LOG2_E, check_index_limit, evenly, heads_per_group
 
-HEADS_IN_ORDER = 16  # of a group, where waiting for them costs more than their bytes
+HEADS_IN_ORDER, FEW_HEADS_IN_ORDER = 16, 8  # of a group, at most: what was fastest on an H200 (docs/performance.md)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def backward_geometry(
     if plan.keys_in_order:
         heads = _heads_in_order(plan, batch * heads_kv, bytes_per_head)
     else:
-        heads = heads_per_group(batch * heads_kv, 1, bytes_per_head)
+        heads = heads_per_group(batch * heads_kv, 1, bytes_per_head, beyond=2 if plan.split_roles else 4)
     return BackwardGeometry(
         batch, heads_q, heads_kv, seqlen_q, seqlen_k, m_blocks, n_blocks, heads, softmax_scale, softmax_scale * LOG2_E,
         min(processors, key_blocks) if plan.persistent else key_blocks,
@@ -60,9 +60,14 @@ def backward_geometry(
 def _heads_in_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:
     """Heads of a group when dq is added in the order of the keys.
 
-    Many heads leave few blocks of keys of each running, so that few wait; but more than stay in L2 come from global
-    memory again and again. Only with equal blocks of 128 keys was that the lesser evil (docs/performance.md).
+    Of few heads many blocks of keys run at once, each waiting for the one before; of many, those that run lie far
+    apart, and what they share leaves L2. More than stay there come from global memory again and again: only with equal
+    blocks of 128 keys was that the lesser evil.
     """
-    in_l2 = max(1, L2_BYTES // bytes_per_head)
-    few_bytes = plan.spec.mask == Mask.full and not plan.split_roles
-    return evenly(heads, min(max(in_l2, HEADS_IN_ORDER) if few_bytes else in_l2, heads))
+    causal, roles, in_l2 = plan.spec.mask == Mask.causal, plan.split_roles, max(1, L2_BYTES // bytes_per_head)
+    most = FEW_HEADS_IN_ORDER if causal and not roles else HEADS_IN_ORDER
+    if causal and roles:  # what three quarters of L2 hold, but 4 if they fit at all
+        room = max(L2_BYTES * 3 // 4 // bytes_per_head, min(4, in_l2))
+    else:
+        room = in_l2 if causal or roles else most
+    return evenly(heads, min(room, most, heads))

@@ -69,14 +69,14 @@ def check_index_limit(tiles: int, which: str, seqlen_q: int, seqlen_k: int) -> N
         raise ArgumentError(f"got {got}; at most {INDEX_LIMIT} of either: split the call")
 
 
-def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MANY_HEADS) -> int:
+def heads_per_group(heads: int, group: int, bytes_per_head: int, most: int = MANY_HEADS, beyond: int = 2) -> int:
     """How many of ``heads`` query heads (batches counted) share a level of the longest-first order.
 
-    So many that their keys and values stay in L2; where that is few, up to 8 that take twice as much, since a level
-    of few heads spreads over many row blocks, which are at different keys. Then whole groups: a small last one would
-    run alone. Measured on an H200 (docs/performance.md). ``group``: query heads a key head.
+    So many that their keys and values stay in L2; where that is few, up to 8 that take ``beyond`` times as much, since
+    a level of few heads spreads over many row blocks, which are at different keys. Then whole groups: a small last one
+    would run alone. Measured on an H200 (docs/performance.md). ``group``: query heads a key head.
     """
-    in_l2, at_most = L2_BYTES // bytes_per_head, 2 * L2_BYTES // bytes_per_head
+    in_l2, at_most = L2_BYTES // bytes_per_head, beyond * L2_BYTES // bytes_per_head
     return evenly(heads, min(max(1, in_l2, min(FEW_HEADS, at_most)) * group, most, heads))
 
 

@@ -64,9 +64,6 @@ def rule_problem(plan: BackwardPlan) -> PlanError | None:
         return PlanError(f"scheduler: got {plan.scheduler}{how}; legal: {legal}", key="scheduler")
     if plan.spec.deterministic and not plan.keys_in_order:
         return PlanError("keys_in_order: got false with deterministic; legal: true", key="keys_in_order")
-    if plan.stores_first and plan.dq_passes > 1 and not plan.keys_in_order:
-        why = f"got true with {plan.dq_passes} dq_passes, not keys_in_order; legal: false, or one pass"
-        return PlanError(f"stores_first: {why}", key="stores_first")
     return register_problem(plan) or swizzle_problem(plan) or _transposed_problem(plan) or _dq_problem(plan)
 
 

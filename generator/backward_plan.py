@@ -31,13 +31,12 @@ def block_n_of(split_roles: bool) -> int:
     return ROWS_BY_KEYS if split_roles else ROWS_BY_KEYS * WARPGROUPS
 
 
-def stores_first_of(split_roles: bool, dq_passes: int, keys_in_order: bool) -> bool:
+def stores_first_of(dq_passes: int, keys_in_order: bool) -> bool:
     """Whether it pays that the first block of keys to add to a block of dq stores it, and nobody zeroes it before.
 
-    In a fixed order the first is known. Else asking takes a way to global memory and back: a second pass would wait for
-    it, and with roles every warpgroup does, since its products need the room of dq.
+    In a fixed order the first is known. Else all but the first wait for it: with two passes, for both.
     """
-    return keys_in_order or (dq_passes == 1 and not split_roles)
+    return keys_in_order or dq_passes == 1
 
 
 def stages_ds_of(split_roles: bool) -> int:

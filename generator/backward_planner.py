@@ -94,7 +94,7 @@ def _candidates(spec: KernelSpec, request: BackwardRequest) -> Iterator[Backward
                         keys_in_registers=_or(request.keys_in_registers, keys),
                         keys_in_order=in_order,
                         scheduler=scheduler,
-                        stores_first=_or(request.stores_first, stores_first_of(roles, passes, in_order)),
+                        stores_first=_or(request.stores_first, stores_first_of(passes, in_order)),
                         mask_loops=_or(request.mask_loops, not roles),
                         swizzle_qk=swizzle,
                         swizzle_v=_or(request.swizzle_v, natural_swizzle(spec.head_dim_v, element)),

@@ -14,7 +14,7 @@ from .backward_plan import TRANSPOSED_ROWS, WARPGROUPS, BackwardPlan, block_n_of
 from .backward_planner import LEANER, register_splits
 from .footprint import REGISTER_SPLIT, SWIZZLES, natural_swizzle
 from .request import BackwardRequest, Scheduler
-from .spec import KernelSpec, Mask
+from .spec import KernelSpec
 
 TILES = ((False, 128), (False, TRANSPOSED_ROWS), (False, 64), (True, 64))  # (split roles, query rows at once)
 STAGES = range(1, 4)  # blocks of q and of dout: the copies of a fourth would wait for nothing but room
@@ -80,8 +80,7 @@ def _family(base: BackwardPlan) -> list[BackwardPlan]:
     """The feasible plans of a tile, its swizzles and its registers."""
     roles = base.split_roles
     stages = itertools.product(STAGES, STAGES, PASSES if roles else PASSES[:1])
-    # Where all rows see all keys blocks of keys begin all over the rows instead, and no order was faster.
-    orders = {True, base.spec.deterministic} if base.spec.mask is Mask.causal else {base.spec.deterministic}
+    orders = {True, base.spec.deterministic}
     schedulers = (Scheduler.single,) if roles else (Scheduler.single, Scheduler.dynamic)
     every = (
         replace(
@@ -107,7 +106,7 @@ def _with_registers(plan: BackwardPlan, base: BackwardPlan) -> BackwardPlan | No
 
 def _preference(made: BackwardPlan) -> tuple[bool, int, bool, bool, bool, bool, bool]:
     choice = (made.stages_q, made.stages_do, made.dq_passes)
-    stores = stores_first_of(made.split_roles, made.dq_passes, made.keys_in_order)
+    stores = stores_first_of(made.dq_passes, made.keys_in_order)
     leaner = LEANER.index(choice) if choice in LEANER else len(LEANER)
     return (
         may_spill(made),

@@ -73,13 +73,13 @@ class KernelConfig(Strict):
     )
     keys_in_order: StrictBool | Auto = Field(
         default="auto",
-        description="Backward: dQ is added up in the order of the keys, as deterministic asks; short causal sequences "
+        description="Backward: dQ is added up in the order of the keys, as deterministic asks; short sequences "
         "may be faster so. auto: true if deterministic.",
     )
     stores_first: StrictBool | Auto = Field(
         default="auto",
-        description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. Not with "
-        "several passes of dQ, unless keys_in_order. auto: true with keys_in_order, or one pass and no split_roles.",
+        description="Backward: who adds first to a block of dQ stores it, so that nobody zeroes it. auto: "
+        "true with keys_in_order, or where dQ goes in one pass.",
     )
     mask_loops: StrictBool | Auto = Field(
         default="auto", description="Backward: masked blocks have a loop of their own. auto: true without split_roles."

@@ -34,12 +34,17 @@ def test_a_persistent_grid_has_no_more_blocks_than_the_gpu_and_none_without_work
     [
         ("full", 32, 4096, 128, 16),  # 8 fit in L2 (4 MiB each); 16 wait less for each other
         ("full", 16, 512, 128, 16),  # no more than there are
-        ("full", 256, 512, 128, 64),  # all that fit in L2 (512 KiB each), more than 16
+        ("full", 256, 512, 128, 16),  # as fast as any more
         ("full", 18, 4096, 128, 9),  # two groups, not one of 16 and one of 2
         ("full", 17, 4096, 128, 9),  # no divisor near 16: groups as even as they come
         ("full", 32, 4096, 256, 4),  # split_roles: what fits in L2 (8 MiB each) and no more
         ("causal", 32, 4096, 128, 8),  # uneven blocks: what fits in L2 and no more
         ("causal", 32, 65_536, 128, 1),  # one at least
+        ("causal", 256, 512, 128, 8),  # though 64 fit
+        ("full", 256, 512, 256, 16),
+        ("causal", 256, 512, 256, 16),  # split_roles: of three quarters of L2
+        ("causal", 128, 1024, 256, 8),  # 12 do, and 8 divide
+        ("causal", 32, 4096, 256, 4),  # no less than 4 if they fit at all
         ("causal", 12, 4096, 128, 6),
     ],
 )  # fmt: skip
@@ -51,10 +56,16 @@ def test_groups_of_heads_in_a_fixed_order(mask: str, heads: int, seqlen: int, he
     assert shared <= expected, "two query heads of a key head take twice the room"
 
 
-def test_in_any_order_few_heads_may_take_twice_of_l2() -> None:
+def test_in_any_order_few_heads_may_take_more_than_l2() -> None:
     made, shape = plan_backward(KernelSpec.backward(head_dim=128, mask="causal")), (1, 8192, 32, 128)
     steady = plan_backward(KernelSpec.backward(head_dim=128, mask="causal", deterministic=True))
     assert backward_geometry(made, shape, shape, 1.0, 132).heads_per_group == 8
+    for seqlen, expected in ((16_384, 8), (32_768, 4)):  # four times L2 (16 and 32 MiB each)
+        longer = (1, seqlen, 32, 128)
+        assert backward_geometry(made, longer, longer, 1.0, 132).heads_per_group == expected
+    roles = plan_backward(KernelSpec.backward(head_dim=256, mask="causal"))
+    wide = (1, 8192, 32, 256)  # 16 MiB each
+    assert backward_geometry(roles, wide, wide, 1.0, 132).heads_per_group == 4, "with roles no more than twice"
     ordered = plan_backward(KernelSpec.backward(head_dim=128, mask="causal"), BackwardRequest(keys_in_order=True))
     assert backward_geometry(steady, shape, shape, 1.0, 132).heads_per_group == 4
     assert backward_geometry(ordered, shape, shape, 1.0, 132).heads_per_group == 4

@@ -13,6 +13,9 @@ struct DqWriter {
   // Of a block's state: lower half, blocks of keys that have claimed it; upper half, those whose part stands there: all of them with
   // kDeterministic, else the one that stored.
   static constexpr long long kClaim = 1, kAdded = 1ll << 32;
+  // Whether who comes to rows looks, ahead of its part, if something stands there: mostly so, and then it need not ask when its part is there.
+  // With more rows at once there is time to ask, and looking takes longer.
+  static constexpr bool kLooks = Config::kStoresFirst && !Config::kDeterministic && Config::kBlockM == 64;
 
   // Adds a pass of one warpgroup, which is there.
   template <int kWarpgroup>
@@ -24,21 +27,16 @@ struct DqWriter {
     ptx::store_commit();
   }
 
-  // Waits until this block of keys may add to the rows; whether it is to store.
-  __device__ __forceinline__ static bool await(long long* state, int turn) {
-    if constexpr (Config::kDeterministic) {
-      while (ptx::load_acquire(state) >> 32 != turn) {}
-      return Config::kStoresFirst && turn == 0;
-    } else if constexpr (!Config::kStoresFirst) {
-      return false;
-    } else {
-      long long before = ptx::add_acquire(state, kClaim);
-      bool const first = before == 0;
-      if (!first) {
-        while (before < kAdded) before = ptx::load_acquire(state);
-      }
-      return first;
-    }
+  // Waits for the turn of this block of keys.
+  __device__ __forceinline__ static void await_turn(long long* state, int turn) {
+    while (ptx::load_acquire(state) >> 32 != turn) {}
+  }
+  // Whether this block of keys is the first to come to the rows; else waits until what the first one stored is there.
+  __device__ __forceinline__ static bool claim(long long* state) {
+    long long before = ptx::add_acquire(state, kClaim);
+    if (before == 0) return true;
+    while (before < kAdded) before = ptx::load_acquire(state);
+    return false;
   }
 
   __device__ __forceinline__ static void run(BackwardParams const& params, Smem<Config>& smem) {
@@ -56,18 +54,24 @@ struct DqWriter {
       unsigned const passed = (index - 1) / kDqWriters * Dq::kPasses;  // by this writer
       int64_t const at = tile.m_tile(params, head, m_block);
       float* const accum = params.dq_accum + at * (Config::kBlockM * Config::kHeadDimQK);
-      bool first = false;
+      long long* const state = params.dq_state + at;
+      bool first = false, may_add = Config::kDeterministic || !Config::kStoresFirst;
       if constexpr (Config::kDeterministic) {  // its turn may come before its part is there: nobody waits for who looks
-        first = await(params.dq_state + at, tile.turn(params, m_block));
-        ptx::fence_async_proxy_all();
+        int const turn = tile.turn(params, m_block);
+        await_turn(state, turn);
+        first = Config::kStoresFirst && turn == 0;
+      } else if constexpr (kLooks) {
+        may_add = ptx::load_acquire(state) >= kAdded;
       }
+      if constexpr (Config::kDeterministic || kLooks) ptx::fence_async_proxy_global();
       CUTE_UNROLL
       for (int pass = 0; pass < Dq::kPasses; ++pass) {
         ptx::barrier_wait(&smem.dq_full[0][writer], (passed + pass) % 2);
-        if constexpr (!Config::kDeterministic && Config::kStoresFirst) {  // not before all of it is there: others wait for who claims a block
+        if (!may_add) {  // not before its part is there: others wait for who claims a block
           if constexpr (kParts == 2) ptx::barrier_wait(&smem.dq_full[1][writer], (passed + pass) % 2);
-          first = await(params.dq_state + at, 0);
-          ptx::fence_async_proxy_all();
+          first = claim(state);
+          ptx::fence_async_proxy_global();
+          may_add = true;
         }
         add<0>(smem, first, accum, pass);
         if constexpr (kParts == 2) {
@@ -83,8 +87,7 @@ struct DqWriter {
       }
       if (Config::kDeterministic || first) {
         ptx::store_wait();
-        ptx::fence_async_proxy_all();
-        ptx::add_release(params.dq_state + at, kAdded);
+        ptx::add_release(state, kAdded);
       }
     });
   }
