@@ -4,6 +4,8 @@
 //
 //   warpgroup 0: | S | P = exp2(S - LSE), to shared memory | dV issued ............ | dQ, its columns | to the writer |
 //   warpgroup 1: | dP ................................ | dS = P (dP - dpsum), to shared memory | dQ, its columns; dK | to the writer |
+//
+// What goes to the writer in one pass it hears of behind the next block's first product.
 #include <flashgen/fa3/backward/consumer.cuh>
 
 namespace flashgen::fa3::backward {
@@ -19,6 +21,7 @@ struct Values : Consumer<Config, kDqColumns> {
     float s[kM / 2];
     this->await_q();
     this->issue_scores(s);
+    this->pass_dq_before();
     wgmma_wait<0>();
     wgmma_hold(s);
     this->exponentiate(s, m_block);
@@ -49,6 +52,7 @@ struct Values : Consumer<Config, kDqColumns> {
     clear(dv);
     if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int m_block) { compute(m_block, dv); });
+    this->pass_dq_before();
     this->store_dv(this->tile_again(), dv);
   }
 };
@@ -64,6 +68,7 @@ struct Keys : Consumer<Config, kDqColumns> {
     float dp[kM / 2], p[kM / 2];
     this->await_dout();
     this->issue_dp(dp);
+    this->pass_dq_before();
     ptx::named_sync(kPReady, 256);
     float4 const* const from = reinterpret_cast<float4 const*>(this->smem.p) + this->thread;
     CUTE_UNROLL
@@ -98,6 +103,7 @@ struct Keys : Consumer<Config, kDqColumns> {
     clear(dk);
     if (this->tile.is_seen(this->params)) this->await_keys();
     this->tile.for_each_m_block(this->params, [&](int, int) { compute(dk); });
+    this->pass_dq_before();
     this->store_dk(this->tile_again(), dk);
   }
 };

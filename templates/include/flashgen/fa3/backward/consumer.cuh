@@ -144,12 +144,17 @@ struct Consumer {
     }
   }
 
-  // Both, pass by pass.
+  // Both, pass by pass. Of one pass the writer hears behind the next block's first product (pass_dq_before), which hides the fence.
   __device__ __forceinline__ void hand_over(DqPart const& dq) {
     CUTE_UNROLL
     for (int pass = 0; pass < Dq::kPasses; ++pass) {
       write_dq(dq, pass);
-      pass_dq(step);
+      if constexpr (Dq::kPasses > 1) pass_dq(step);
+    }
+  }
+  __device__ __forceinline__ void pass_dq_before() {
+    if constexpr (Dq::kPasses == 1) {
+      if (step.index > 0) pass_dq(step.before());
     }
   }
 
