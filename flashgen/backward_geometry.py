@@ -66,7 +66,7 @@ def _heads_in_order(plan: BackwardPlan, heads: int, bytes_per_head: int) -> int:
     """
     causal, roles, in_l2 = plan.spec.mask == Mask.causal, plan.split_roles, max(1, L2_BYTES // bytes_per_head)
     most = FEW_HEADS_IN_ORDER if causal and not roles else HEADS_IN_ORDER
-    if causal and roles:  # what three quarters of L2 hold, but 4 if they fit at all
+    if causal and roles:  # what three quarters of L2 hold, or all of L2 up to 4
         room = max(L2_BYTES * 3 // 4 // bytes_per_head, min(4, in_l2))
     else:
         room = in_l2 if causal or roles else most

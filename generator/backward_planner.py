@@ -20,7 +20,7 @@ BY_KEYS_UP_TO = 128  # head dim up to which a warpgroup holds both dk and dv
 WIDE_UP_TO = 80  # head dim up to which 128 query rows at once fit in the registers
 # (stages of q, stages of dout, passes of dq), from the fastest to what takes least shared memory.
 LEANER = ((2, 2, 1), (2, 2, 2), (2, 1, 1), (2, 1, 2), (1, 1, 1), (1, 1, 2))
-OPTIONAL = ("keys_in_registers", "stores_first", "mask_loops")  # what may have to go where a plan does not fit
+OPTIONAL = ("keys_in_registers", "mask_loops")  # what may have to go where a plan does not fit
 
 T = TypeVar("T")
 

@@ -73,8 +73,8 @@ class KernelConfig(Strict):
     )
     keys_in_order: StrictBool | Auto = Field(
         default="auto",
-        description="Backward: dQ is added up in the order of the keys, as deterministic asks; short sequences "
-        "may be faster so. auto: true if deterministic.",
+        description="Backward: dQ is added up in the order of the keys, as deterministic asks; some problems are "
+        "faster so. auto: true if deterministic.",
     )
     stores_first: StrictBool | Auto = Field(
         default="auto",

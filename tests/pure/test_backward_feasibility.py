@@ -81,6 +81,7 @@ def test_the_nearest_that_is_named_fits() -> None:
             backward(dims, **changes)
         near = re.search(r"nearest that fits: tile (.*?), (split_roles.*)", str(caught.value))
         assert near is not None
+        assert ("stores_first" in near[2]) == ("stores_first" in changes), "what it stores first takes no room"
         keys = "\n".join([f"tile: {near[1]}", *re.split(r", (?![^{]*})", near[2])])
         entry = load_config(f"kernel: attention_bwd\narch: sm90a\ndtype: bf16\nhead_dim: {dims}\n{keys}\n")[0]
         made = plan_entry(entry)

@@ -44,7 +44,7 @@ def test_a_persistent_grid_has_no_more_blocks_than_the_gpu_and_none_without_work
         ("full", 256, 512, 256, 16),
         ("causal", 256, 512, 256, 16),  # split_roles: of three quarters of L2
         ("causal", 128, 1024, 256, 8),  # 12 do, and 8 divide
-        ("causal", 32, 4096, 256, 4),  # no less than 4 if they fit at all
+        ("causal", 32, 4096, 256, 4),  # three quarters hold 2, all of it 4
         ("causal", 12, 4096, 128, 6),
     ],
 )  # fmt: skip

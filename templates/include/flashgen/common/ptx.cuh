@@ -95,8 +95,8 @@ __device__ __forceinline__ long long add_acquire(long long* counter, long long v
   asm volatile("atom.acquire.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(counter), "l"(value) : "memory");
   return before;
 }
-// Orders ordinary accesses to global memory before later ones of the copy engine. Without a state space it would wait for shared memory as well,
-// which the tensor cores keep busy: 1 to 20 % of a backward.
+// Orders ordinary accesses to global memory before later ones of the copy engine. Without a state space it would be a memory barrier of the whole
+// GPU (MEMBAR.ALL.GPU) and a fence of shared memory as well: 1 to 20 % of a backward.
 __device__ __forceinline__ void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Orders ordinary writes to shared memory before later reads by the copy engine or the tensor cores.

@@ -32,7 +32,7 @@ struct ByKeys : Consumer<Config, kDqColumns> {
     else this->issue_scores(s);
     this->await_dout();
     this->issue_dp(dp);
-    if (this->step.index > 0) this->pass_dq(this->step.before());
+    this->pass_dq_before();
     wgmma_wait<1>();
     wgmma_hold(s);
     this->template exponentiate<kMasked>(s, m_block);
