@@ -10,7 +10,10 @@ import flashgen
 pytestmark = pytest.mark.device
 
 
-@pytest.mark.parametrize(("head_dim", "causal"), [(64, False), (64, True), (128, False), (128, True), (192, True)])
+@pytest.mark.parametrize(
+    ("head_dim", "causal"),
+    [(64, False), (64, True), (96, False), (128, False), (128, True), (160, True), (192, True), (224, True)],
+)
 def test_two_at_once_end_and_give_the_same_bits(head_dim: int, causal: bool) -> None:
     torch.manual_seed(0)
     shape = (2, 1600, 16, head_dim)
