@@ -182,7 +182,7 @@ def test_siblings_keep_the_tile_and_the_nearest_come_first(spec: KernelSpec) -> 
 def test_labels_tell_plans_apart_and_the_shortest_request_gives_the_plan(spec: KernelSpec) -> None:
     made = everything(spec)
     assert len({label(each) for each in made}) == len(made)
-    for each in made:
+    for each in made[:: 1 + len(made) // 600]:  # spread over all of them
         request = shortest(each)
         assert plan_backward(spec, request) == each
         assert set(TILE) <= set(request.explicit)
